@@ -1,0 +1,3 @@
+//! The `ucxrun` binary.
+
+fn main() {}
