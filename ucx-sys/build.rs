@@ -29,7 +29,7 @@ fn main() {
     if env::var_os("DOCS_RS").is_some() {
         // Only documentation is made there: nothing is linked, and there is no UCX.
         println!("cargo::metadata=version={}.{}.0", MINIMUM.0, MINIMUM.1);
-        println!("cargo::rustc-env=UCX_SYS_INCLUDE=");
+        println!("cargo::rustc-env=INCLUDE_OF_UCX=");
         return;
     }
     match find().and_then(|ucx| new_enough(&ucx).map(|()| ucx)) {
@@ -208,7 +208,7 @@ fn link(ucx: &Ucx) {
         println!("cargo::rerun-if-changed={}", libucp.display());
     }
     // tests/abi.rs compares with the headers of the same place.
-    println!("cargo::rustc-env=UCX_SYS_INCLUDE={}", ucx.include.display());
+    println!("cargo::rustc-env=INCLUDE_OF_UCX={}", ucx.include.display());
     println!("cargo::metadata=version={}", ucx.version);
     println!("cargo::metadata=libdir={libdir}");
     println!("cargo::metadata=include={}", ucx.include.display());

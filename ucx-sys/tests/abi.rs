@@ -2,7 +2,7 @@
 //!
 //! One C program redeclares every function and callback type as we have it, which the compiler refuses if
 //! the header says otherwise, and prints the size and offset of every field and the value of every
-//! constant, which are compared here. `UCX_HEADERS=/path/to/include` compares with other headers, `CC`
+//! constant, which are compared here. `ABI_HEADERS=/path/to/include` compares with other headers, `CC`
 //! names another compiler.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -375,11 +375,11 @@ fn c_type(rust: &str) -> String {
 
 fn headers() -> PathBuf {
     let include =
-        env::var_os("UCX_HEADERS").unwrap_or_else(|| OsString::from(env!("UCX_SYS_INCLUDE")));
+        env::var_os("ABI_HEADERS").unwrap_or_else(|| OsString::from(env!("INCLUDE_OF_UCX")));
     let include = PathBuf::from(include);
     assert!(
         include.join("ucp/api/ucp.h").exists(),
-        "no UCX headers in {}: install them (libucx-dev, ucx-devel) or name their folder in UCX_HEADERS",
+        "no UCX headers in {}: install them (libucx-dev, ucx-devel) or name their folder in ABI_HEADERS",
         include.display()
     );
     include
