@@ -26,6 +26,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=UCX_ROOT");
     println!("cargo::rerun-if-env-changed=CONDA_PREFIX");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
     if env::var_os("DOCS_RS").is_some() {
         // Only documentation is made there: nothing is linked, and there is no UCX.
         println!("cargo::metadata=version={}.{}.0", MINIMUM.0, MINIMUM.1);
@@ -84,7 +85,7 @@ fn in_prefix(prefix: &Path) -> Option<Ucx> {
         version,
         libdir,
         include,
-        search: true,
+        search: prefix != Path::new("/usr"),
         development,
     })
 }
@@ -96,10 +97,10 @@ fn by_pkg_config() -> Result<Ucx, String> {
         .map_err(|error| error.to_string())?;
     let variable =
         |name| pkg_config::get_variable("ucx", name).map_or_else(|_| PathBuf::new(), PathBuf::from);
-    let libdir = match library.link_paths.first() {
-        Some(path) => path.clone(),
-        None => variable("libdir"),
-    };
+    let mut libdir = variable("libdir");
+    if let (true, Some(path)) = (libdir.as_os_str().is_empty(), library.link_paths.first()) {
+        libdir.clone_from(path);
+    }
     Ok(Ucx {
         version: library.version,
         search: !library.link_paths.is_empty(),
@@ -189,7 +190,7 @@ fn link(ucx: &Ucx) {
     if ucx.search {
         println!("cargo::rustc-link-search=native={libdir}");
         // This package's tests find the libraries without LD_LIBRARY_PATH, which still goes first.
-        println!("cargo::rustc-link-arg=-Wl,-rpath,{libdir}");
+        println!("cargo::rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{libdir}");
     }
     for name in ["ucp", "ucs"] {
         if ucx.development {

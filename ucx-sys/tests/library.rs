@@ -13,8 +13,10 @@ const AM_ID: c_uint = 7;
 fn the_loaded_library_is_usable() {
     check().unwrap();
     let (major, minor, release) = version();
-    // SAFETY: needs nothing; the string is static.
-    let string = unsafe { CStr::from_ptr(ucp_get_version_string()) };
+    // SAFETY: needs nothing to be set up before.
+    let string = unsafe { ucp_get_version_string() };
+    // SAFETY: a static string.
+    let string = unsafe { CStr::from_ptr(string) };
     let string = string.to_str().unwrap();
     assert!(
         string.starts_with(&format!("{major}.{minor}.{release}")),
@@ -29,8 +31,10 @@ fn the_loaded_library_is_usable() {
 #[test]
 fn every_status_has_a_text() {
     for status in ucs_status_t::ALL {
-        // SAFETY: takes any status; the string is static.
-        let text = unsafe { CStr::from_ptr(ucs_status_string(*status)) };
+        // SAFETY: takes any status.
+        let text = unsafe { ucs_status_string(*status) };
+        // SAFETY: a static string.
+        let text = unsafe { CStr::from_ptr(text) };
         assert!(!text.is_empty(), "{status:?}");
     }
 }
