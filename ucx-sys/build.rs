@@ -94,7 +94,13 @@ fn by_pkg_config() -> Result<Ucx, String> {
     let library = pkg_config::Config::new()
         .cargo_metadata(false)
         .probe("ucx")
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| match error {
+            pkg_config::Error::Command { .. } => "pkg-config is not installed".to_owned(),
+            pkg_config::Error::CrossCompilation => {
+                "pkg-config is not set up for cross-compilation".to_owned()
+            }
+            _ => "pkg-config knows no ucx".to_owned(),
+        })?;
     let variable =
         |name| pkg_config::get_variable("ucx", name).map_or_else(|_| PathBuf::new(), PathBuf::from);
     let mut libdir = variable("libdir");
@@ -171,9 +177,8 @@ fn new_enough(ucx: &Ucx) -> Result<(), String> {
 }
 
 fn missing(from_pkg_config: &str) -> String {
-    let reason = from_pkg_config.lines().next().unwrap_or_default();
     format!(
-        "UCX {}.{} or later was not found (pkg-config: {reason})\n\
+        "UCX {}.{} or later was not found: {from_pkg_config}, nor is it in /usr or /usr/local\n\
          install it:\n  \
          Debian, Ubuntu   apt-get install libucx-dev\n  \
          Fedora, RHEL     dnf install ucx-devel\n  \
