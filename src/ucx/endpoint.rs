@@ -1,0 +1,124 @@
+//! `Endpoint`: a connection from a worker to a peer's worker.
+
+#![expect(unsafe_code, reason = "calls UCX")]
+
+use super::request::{Outcome, Posted};
+use super::rkey::{RemoteKey, SerializedRemoteKey};
+use super::status::check;
+use super::worker::Worker;
+use crate::error::{Error, ErrorKind, Result};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use ucx_sys as sys;
+
+/// How long closing may take; what is still open then goes with the worker.
+const CLOSE_WITHIN: Duration = Duration::from_millis(100);
+
+/// A connection to a peer's worker. Cloning shares it. It is closed when the last clone and the
+/// last key unpacked on it are gone.
+#[derive(Clone, Debug)]
+pub struct Endpoint(Arc<Inner>);
+
+/// Invariant: `handle` came from `ucp_ep_create` on `worker` and is live until `drop`.
+#[derive(Debug)]
+struct Inner {
+    handle: NonNull<sys::ucp_ep>,
+    closed: AtomicBool,
+    worker: Worker,
+}
+
+// SAFETY: an endpoint may be used from any thread under its worker's lock.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Endpoint {
+    /// `address` comes out of a sealed `WorkerAddress`: UCX trusts these bytes.
+    pub(super) fn new(worker: &Worker, address: &[u8]) -> Result<Self> {
+        let state = worker.lock()?;
+        let params = sys::ucp_ep_params_t {
+            field_mask: sys::UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
+            address: address.as_ptr().cast(),
+            ..sys::ucp_ep_params_t::ZEROED
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the worker is live and locked; the address was checked byte for byte against
+        // what a worker of the same UCX version and job packed.
+        let status = unsafe { sys::ucp_ep_create(state.raw(), &raw const params, &raw mut handle) };
+        check("ucp_ep_create", status)?;
+        let handle = NonNull::new(handle)
+            .ok_or_else(|| Error::new(ErrorKind::Ucx, "ucp_ep_create: no endpoint"))?;
+        Ok(Self(Arc::new(Inner {
+            handle,
+            closed: AtomicBool::new(false),
+            worker: worker.clone(),
+        })))
+    }
+
+    /// The key that a peer packed, usable through this endpoint.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`] for a key of another job; [`ErrorKind::Closed`];
+    /// [`ErrorKind::Ucx`].
+    #[doc(alias = "ucp_ep_rkey_unpack")]
+    pub fn unpack(&self, key: &SerializedRemoteKey) -> Result<RemoteKey> {
+        RemoteKey::from_serialized(self, key)
+    }
+
+    /// Refuses all further use of this endpoint, its clones and its keys. UCX's endpoint itself
+    /// goes with the last of them, so that no key outlives it.
+    #[doc(alias = "ucp_ep_close_nbx")]
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
+    }
+
+    /// The worker it was made on.
+    #[must_use]
+    pub fn worker(&self) -> &Worker {
+        &self.0.worker
+    }
+
+    /// UCX's handle, valid while this endpoint lives.
+    #[must_use]
+    pub fn as_raw(&self) -> sys::ucp_ep_h {
+        self.raw()
+    }
+
+    pub(super) fn raw(&self) -> sys::ucp_ep_h {
+        self.0.handle.as_ptr()
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Closed`].
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.0.closed.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::Closed,
+                "the endpoint of this key was closed",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Ok(mut state) = self.worker.lock() else {
+            return; // Forked: the parent's.
+        };
+        let param = sys::ucp_request_param_t::ZEROED;
+        // SAFETY: live, of a locked worker; keys and clones held the Arc that is now gone.
+        let result = unsafe { sys::ucp_ep_close_nbx(self.handle.as_ptr(), &raw const param) };
+        let Ok(posted @ Posted::InFlight(request)) = Posted::new("ucp_ep_close_nbx", result) else {
+            return;
+        };
+        let until = Instant::now() + CLOSE_WITHIN;
+        while matches!(posted.test(), Outcome::Pending) && Instant::now() < until {
+            // SAFETY: the worker is live and locked.
+            unsafe { sys::ucp_worker_progress(state.raw()) };
+        }
+        state.free(request);
+    }
+}

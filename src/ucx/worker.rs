@@ -1,0 +1,445 @@
+//! `Worker`: where communication happens, and the only place that progresses it and waits for it.
+
+#![expect(unsafe_code, reason = "calls UCX")]
+
+use super::context::Context;
+use super::endpoint::Endpoint;
+use super::request::{InFlight, Outcome, Posted};
+use super::seal::{self, Kind};
+use super::status::check;
+use crate::error::{Error, ErrorKind, Result};
+use crate::wait::{Limits, Patience};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use ucx_sys as sys;
+
+/// Bytes and operations that may be in flight before a new one waits for the oldest: bounds
+/// memory here and at the receivers.
+const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
+const MAX_IN_FLIGHT: usize = 4096;
+
+/// A place where communication happens. Cloning shares it. All methods may be called from any
+/// thread; a lock inside makes them take turns.
+#[derive(Clone, Debug)]
+pub struct Worker(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    // Dropped after `Drop::drop` below has destroyed the worker.
+    state: Mutex<State>,
+    event_fd: i32,
+    limits: Arc<Limits>,
+    context: Context,
+}
+
+/// Invariant: `handle` came from `ucp_worker_create` and is live until `Inner` is dropped. UCX
+/// functions on the worker, its endpoints, keys and requests are called with the lock held.
+#[derive(Debug)]
+pub(super) struct State {
+    handle: NonNull<sys::ucp_worker>,
+    /// Operations nobody waits for, with the buffers they use, oldest first.
+    in_flight: VecDeque<InFlight>,
+    in_flight_bytes: usize,
+    /// Whether a put or atomic was posted since the last flush.
+    unflushed: bool,
+}
+
+// SAFETY: a worker made with UCS_THREAD_MODE_SERIALIZED may be used from any thread, one at a
+// time, which the mutex around State ensures.
+unsafe impl Send for State {}
+
+impl Worker {
+    pub(super) fn new(context: &Context) -> Result<Self> {
+        context.refuse_fork()?;
+        let params = sys::ucp_worker_params_t {
+            field_mask: sys::UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+            thread_mode: sys::UCS_THREAD_MODE_SERIALIZED,
+            ..sys::ucp_worker_params_t::ZEROED
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the context is live, params valid, handle written on success.
+        let status = unsafe {
+            sys::ucp_worker_create(context.as_raw(), &raw const params, &raw mut handle)
+        };
+        check("ucp_worker_create", status)?;
+        let handle = NonNull::new(handle)
+            .ok_or_else(|| Error::new(ErrorKind::Ucx, "ucp_worker_create: no worker"))?;
+        // From here on a failure must destroy the worker: Inner's drop does.
+        let mut inner = Inner {
+            state: Mutex::new(State {
+                handle,
+                in_flight: VecDeque::new(),
+                in_flight_bytes: 0,
+                unflushed: false,
+            }),
+            event_fd: -1,
+            limits: Arc::default(),
+            context: context.clone(),
+        };
+        // SAFETY: the worker is live; its context has UCP_FEATURE_WAKEUP.
+        let status = unsafe { sys::ucp_worker_get_efd(handle.as_ptr(), &raw mut inner.event_fd) };
+        check("ucp_worker_get_efd", status)?;
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The address that [`Worker::connect`] of another worker takes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ucx`].
+    #[doc(alias = "ucp_worker_get_address")]
+    pub fn address(&self) -> Result<WorkerAddress> {
+        let state = self.lock()?;
+        let (mut address, mut len) = (ptr::null_mut(), 0);
+        // SAFETY: the worker is live and locked; both results are written on success.
+        let status = unsafe {
+            sys::ucp_worker_get_address(state.handle.as_ptr(), &raw mut address, &raw mut len)
+        };
+        check("ucp_worker_get_address", status)?;
+        // SAFETY: UCX returned `len` bytes there, live until released below.
+        let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) }.to_vec();
+        // SAFETY: of this worker, released once.
+        unsafe { sys::ucp_worker_release_address(state.handle.as_ptr(), address) };
+        Ok(WorkerAddress {
+            job: self.context().job(),
+            bytes,
+        })
+    }
+
+    /// Connects to the worker at `address`. Local: the peer does nothing, and the connection is
+    /// made at the first operation.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`] for an address of another job; [`ErrorKind::Ucx`].
+    #[doc(alias = "ucp_ep_create")]
+    pub fn connect(&self, address: &WorkerAddress) -> Result<Endpoint> {
+        if address.job != self.context().job() {
+            return Err(Error::new(
+                ErrorKind::InvalidKey,
+                format!("a worker address of another job ({:032x})", address.job),
+            ));
+        }
+        Endpoint::new(self, &address.bytes)
+    }
+
+    /// Waits until all puts and atomics posted on this worker are complete at their targets.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ucx`], or whatever ended the wait.
+    #[doc(alias = "ucp_worker_flush_nbx")]
+    pub fn flush(&self) -> Result<()> {
+        let posted = {
+            let mut state = self.lock()?;
+            if !state.unflushed {
+                return Ok(());
+            }
+            state.unflushed = false;
+            let param = sys::ucp_request_param_t::ZEROED;
+            // SAFETY: the worker is live and locked.
+            let result =
+                unsafe { sys::ucp_worker_flush_nbx(state.handle.as_ptr(), &raw const param) };
+            Posted::new("ucp_worker_flush_nbx", result)?
+        };
+        let flushed = self.wait(posted);
+        if flushed.is_err() {
+            self.lock()?.unflushed = true;
+        }
+        flushed
+    }
+
+    /// Lets UCX do what it can do now; returns whether it did anything.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`] in a forked child.
+    #[doc(alias = "ucp_worker_progress")]
+    pub fn progress(&self) -> Result<bool> {
+        Ok(self.lock()?.progress())
+    }
+
+    /// The context it was made from.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// UCX's handle. Other threads may be using it.
+    #[must_use]
+    pub fn as_raw(&self) -> sys::ucp_worker_h {
+        self.state().handle.as_ptr()
+    }
+
+    /// What ends waits on this worker early.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// Sends `message` under `tag`. Returns when `message` may be reused; it travels while
+    /// either side progresses its worker.
+    pub(crate) fn send(&self, to: &Endpoint, tag: u64, message: &[u8]) -> Result<()> {
+        let mut state = self.lock()?;
+        let buffer: Box<[u8]> = message.into();
+        let param = host_param();
+        // SAFETY: the endpoint is live and of this worker, which is locked; the buffer is kept
+        // by `keep` until UCX is done with it.
+        let result = unsafe {
+            sys::ucp_tag_send_nbx(
+                to.raw(),
+                buffer.as_ptr().cast(),
+                buffer.len(),
+                tag,
+                &raw const param,
+            )
+        };
+        let posted = Posted::new("ucp_tag_send_nbx", result)?;
+        state.keep(posted, buffer);
+        Ok(())
+    }
+
+    /// Receives the next message with exactly `tag`, of at most `limit` bytes; waits for it.
+    pub(crate) fn receive(&self, tag: u64, limit: usize) -> Result<Vec<u8>> {
+        let mut buffer = vec![0_u8; limit];
+        let mut info = Box::new(sys::ucp_tag_recv_info_t::ZEROED);
+        let posted = {
+            let state = self.lock()?;
+            let mut param = host_param();
+            param.op_attr_mask |= sys::UCP_OP_ATTR_FIELD_RECV_INFO;
+            param.recv_info.tag_info = &raw mut *info;
+            // SAFETY: the worker is live and locked; the buffer outlives the operation: on a
+            // failed wait it is given to the worker below.
+            let result = unsafe {
+                sys::ucp_tag_recv_nbx(
+                    state.handle.as_ptr(),
+                    buffer.as_mut_ptr().cast(),
+                    limit,
+                    tag,
+                    u64::MAX,
+                    &raw const param,
+                )
+            };
+            Posted::new("ucp_tag_recv_nbx", result)?
+        };
+        match posted {
+            Posted::Done => buffer.truncate(info.length),
+            Posted::InFlight(request) => {
+                let waited = self.wait_for(|state| {
+                    // SAFETY: the request is live until freed below.
+                    let status = unsafe {
+                        sys::ucp_tag_recv_request_test(request.as_ptr(), &raw mut *info)
+                    };
+                    let _ = &state;
+                    (status != sys::UCS_INPROGRESS).then_some(status)
+                });
+                match waited {
+                    Ok(status) => {
+                        self.state().free(request);
+                        check("ucp_tag_recv_nbx", status)?;
+                        buffer.truncate(info.length);
+                    }
+                    Err(error) => {
+                        let mut state = self.state();
+                        // SAFETY: live request of this worker, which is locked. Its buffer is
+                        // kept until the cancellation has taken effect.
+                        unsafe { sys::ucp_request_cancel(state.handle.as_ptr(), request.as_ptr()) };
+                        state.keep(Posted::InFlight(request), buffer.into_boxed_slice());
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(buffer)
+    }
+
+    /// Waits for a posted operation.
+    pub(super) fn wait(&self, posted: Posted) -> Result<()> {
+        let Posted::InFlight(request) = posted else {
+            return Ok(());
+        };
+        let outcome = self.wait_for(|_| match posted.test() {
+            Outcome::Pending => None,
+            Outcome::Complete(result) => Some(result),
+        });
+        self.state().free(request);
+        outcome?
+    }
+
+    /// Progresses the worker until `ready` gives a value; spins, yields, then sleeps on the
+    /// worker's file descriptor.
+    pub(super) fn wait_for<R>(&self, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R> {
+        let mut patience = Patience::new();
+        loop {
+            {
+                let mut state = self.lock()?;
+                state.progress();
+                if let Some(value) = ready(&mut state) {
+                    return Ok(value);
+                }
+            }
+            if let Some(nap) = patience.pause(&self.0.limits)? {
+                self.sleep(nap)?;
+            }
+        }
+    }
+
+    /// Sleeps until the worker has something to do, or for `nap`.
+    pub(crate) fn sleep(&self, nap: Duration) -> Result<()> {
+        {
+            let state = self.lock()?;
+            // SAFETY: the worker is live and locked.
+            let status = unsafe { sys::ucp_worker_arm(state.handle.as_ptr()) };
+            if status == sys::UCS_ERR_BUSY {
+                return Ok(()); // There is something to progress first.
+            }
+            check("ucp_worker_arm", status)?;
+        }
+        // SAFETY: the descriptor is the worker's and stays open while `self` lives.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.0.event_fd) };
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        let timeout = Timespec::try_from(nap).ok();
+        // A signal or a time-out only means that the caller looks again.
+        let _ = poll(&mut fds, timeout.as_ref());
+        Ok(())
+    }
+
+    /// Wakes a thread that sleeps in [`Worker::sleep`].
+    #[doc(alias = "ucp_worker_signal")]
+    pub(crate) fn wake(&self) {
+        // SAFETY: thread-safe by UCX's documentation; the worker is live.
+        unsafe { sys::ucp_worker_signal(self.state().handle.as_ptr()) };
+    }
+
+    /// The locked state, for operations that talk to UCX.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>> {
+        self.context().refuse_fork()?;
+        Ok(self.state())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while locked leaves the state usable: UCX's calls do not unwind.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a new operation of `bytes` may be posted: memory for those in flight is bounded.
+    pub(super) fn admit(&self, bytes: usize) -> Result<()> {
+        if self.lock()?.has_room(bytes) {
+            return Ok(());
+        }
+        self.wait_for(|state| state.has_room(bytes).then_some(()))
+    }
+}
+
+impl State {
+    /// Progresses once and gives back what has completed.
+    fn progress(&mut self) -> bool {
+        // SAFETY: the worker is live and locked.
+        let events = unsafe { sys::ucp_worker_progress(self.handle.as_ptr()) };
+        self.reap();
+        events > 0
+    }
+
+    /// Frees operations that have completed, oldest first.
+    fn reap(&mut self) {
+        while let Some(oldest) = self.in_flight.front() {
+            if matches!(oldest.posted.test(), Outcome::Pending) {
+                break;
+            }
+            if let Some(done) = self.in_flight.pop_front() {
+                self.in_flight_bytes -= done.buffer.len();
+                if let Posted::InFlight(request) = done.posted {
+                    self.free(request);
+                }
+            }
+        }
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.in_flight.is_empty()
+            || (self.in_flight.len() < MAX_IN_FLIGHT
+                && self.in_flight_bytes + bytes <= MAX_IN_FLIGHT_BYTES)
+    }
+
+    /// Keeps the buffer of an operation nobody waits for until it completes.
+    pub(super) fn keep(&mut self, posted: Posted, buffer: Box<[u8]>) {
+        if matches!(posted, Posted::InFlight(_)) {
+            self.in_flight_bytes += buffer.len();
+            self.in_flight.push_back(InFlight { posted, buffer });
+        }
+    }
+
+    /// Returns a request to UCX; an operation still under way goes on.
+    pub(super) fn free(&mut self, request: NonNull<std::ffi::c_void>) {
+        // SAFETY: a request of this worker, which is locked, given up by the caller.
+        unsafe { sys::ucp_request_free(request.as_ptr()) };
+    }
+
+    /// Orders what is posted next after the puts and atomics posted before.
+    pub(super) fn fence(&mut self) -> Result<()> {
+        if !self.unflushed {
+            return Ok(());
+        }
+        // SAFETY: the worker is live and locked.
+        check("ucp_worker_fence", unsafe {
+            sys::ucp_worker_fence(self.handle.as_ptr())
+        })
+    }
+
+    pub(super) fn set_unflushed(&mut self) {
+        self.unflushed = true;
+    }
+
+    pub(super) fn raw(&self) -> sys::ucp_worker_h {
+        self.handle.as_ptr()
+    }
+}
+
+/// Parameters of an operation on bytes in ordinary memory.
+pub(super) fn host_param() -> sys::ucp_request_param_t {
+    sys::ucp_request_param_t {
+        op_attr_mask: sys::UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        memory_type: sys::UCS_MEMORY_TYPE_HOST,
+        ..sys::ucp_request_param_t::ZEROED
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if self.context.is_forked() {
+            // The parent's; its buffers must not be freed from under its operations either.
+            std::mem::forget(std::mem::take(&mut state.in_flight));
+            return;
+        }
+        // SAFETY: live; endpoints, keys and requests held the Arc that is now gone. Buffers in
+        // flight are freed afterwards.
+        unsafe { sys::ucp_worker_destroy(state.handle.as_ptr()) };
+    }
+}
+
+/// Where a worker can be reached: bytes to send to peers by any channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerAddress {
+    job: u128,
+    bytes: Vec<u8>,
+}
+
+impl WorkerAddress {
+    /// Bytes with a header and a checksum.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        seal::seal(Kind::Address, self.job, &self.bytes)
+    }
+
+    /// The address that [`WorkerAddress::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`] unless every byte is as it was written, by the same UCX version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let (job, body) = seal::open(Kind::Address, bytes)?;
+        Ok(Self {
+            job,
+            bytes: body.to_vec(),
+        })
+    }
+}

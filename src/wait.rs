@@ -1,0 +1,120 @@
+//! Waiting: spin briefly, give the core away, then sleep; never past a deadline or a failure.
+
+use crate::error::{Error, ErrorKind, Result};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// Rounds of spinning before the core is first given away, where every rank has its own core.
+static SPINS: AtomicU32 = AtomicU32::new(SPINS_WITH_OWN_CORE);
+const SPINS_WITH_OWN_CORE: u32 = 2000;
+const SPINS_WHEN_CROWDED: u32 = 1;
+
+/// How long to yield before sleeping. A sleep and wake-up costs some 50 µs, so give a waiter
+/// that will be served soon about as long to see it.
+const YIELD_FOR: Duration = Duration::from_micros(100);
+
+/// Longest single sleep: how soon a sleeper notices a failure or its deadline.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Tells the waiting rules how many ranks share this machine's cores.
+pub(crate) fn set_ranks_on_node(ranks: usize) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let spins = if ranks > cores {
+        SPINS_WHEN_CROWDED
+    } else {
+        SPINS_WITH_OWN_CORE
+    };
+    SPINS.store(spins, Ordering::Relaxed);
+}
+
+/// The state of one wait: call [`Patience::pause`] each time the condition is still false.
+pub(crate) struct Patience {
+    spins: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self {
+            spins: SPINS.load(Ordering::Relaxed),
+            since: None,
+        }
+    }
+
+    /// Spins or yields once. When it is time to sleep, returns for how long at most.
+    ///
+    /// # Errors
+    /// The failure that `limits` reports, or [`ErrorKind::Timeout`] with no text: the caller
+    /// knows what it waited for.
+    pub(crate) fn pause(&mut self, limits: &Limits) -> Result<Option<Duration>> {
+        if self.spins > 0 {
+            self.spins -= 1;
+            std::hint::spin_loop();
+            return Ok(None);
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        limits.check()?;
+        let waited = since.elapsed();
+        if let Some(limit) = limits.timeout()
+            && waited >= limit
+        {
+            return Err(Error::new(
+                ErrorKind::Timeout,
+                format!("no answer for {limit:?}"),
+            ));
+        }
+        if waited < YIELD_FOR {
+            std::thread::yield_now();
+            return Ok(None);
+        }
+        Ok(Some(NAP))
+    }
+}
+
+/// What ends a wait early: a failure somewhere in the job, or too much time.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    failed: AtomicBool,
+    failure: OnceLock<Error>,
+    timeout: RwLock<Option<Duration>>,
+}
+
+impl Limits {
+    /// The longest that one wait may take; `None` is for ever.
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
+        *self
+            .timeout
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        *self.timeout.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes every wait from now on, and every one under way, end with `error`. The first wins.
+    pub(crate) fn fail(&self, error: Error) {
+        // A second failure changes nothing: the first is the one to report.
+        let _ = self.failure.set(error);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// # Errors
+    /// The failure given to [`Limits::fail`].
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(self.failure());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn failure(&self) -> Error {
+        self.failure
+            .get()
+            .cloned()
+            .unwrap_or_else(|| Error::new(ErrorKind::PeerFailed, "the job has failed"))
+    }
+}
