@@ -1,0 +1,180 @@
+//! Everything that is tested: once as the machine is, and the parts that talk to UCX again on
+//! other transports and on a newer UCX.
+
+use crate::process::{cargo, describe, output_of, run};
+use crate::{Result, root, target, ucx_wheel};
+use std::ffi::OsString;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+const BUILD: Duration = Duration::from_secs(20 * 60);
+const TESTS: Duration = Duration::from_secs(15 * 60);
+const EXAMPLE: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Leg {
+    /// The whole workspace, on whatever transports UCX chooses.
+    Default,
+    /// Shared memory only.
+    Posix,
+    /// As between two machines: UCX emulates one-sided access, a progress thread must help.
+    Tcp,
+    /// The same binaries on a newer UCX.
+    Ucx122,
+}
+
+impl Leg {
+    const ALL: [Self; 4] = [Self::Default, Self::Posix, Self::Tcp, Self::Ucx122];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Posix => "posix",
+            Self::Tcp => "tcp",
+            Self::Ucx122 => "ucx-1.22",
+        }
+    }
+
+    /// What to set in the environment of tests and ranks.
+    fn environment(self) -> Result<Vec<(&'static str, OsString)>> {
+        Ok(match self {
+            Self::Default => vec![],
+            Self::Posix => vec![("UCX_TLS", "posix,self".into())],
+            Self::Tcp => vec![("UCX_TLS", "tcp,self".into())],
+            Self::Ucx122 => {
+                let wheel = ucx_wheel::wheel()?;
+                vec![
+                    ("LD_LIBRARY_PATH", wheel.libraries.into()),
+                    ("ABI_HEADERS", wheel.headers.into()),
+                ]
+            }
+        })
+    }
+}
+
+/// The part of the tests that was asked for.
+pub(crate) struct Selection {
+    legs: Vec<Leg>,
+    filter: Option<String>,
+}
+
+impl Selection {
+    pub(crate) fn parse(mut options: &[&str]) -> Result<Self> {
+        let mut selection = Self {
+            legs: Leg::ALL.to_vec(),
+            filter: None,
+        };
+        loop {
+            match *options {
+                [] => return Ok(selection),
+                ["--only", name, ref rest @ ..] => {
+                    let leg = Leg::ALL.into_iter().find(|leg| leg.name() == name);
+                    let names = Leg::ALL.map(Leg::name).join(", ");
+                    selection.legs =
+                        vec![leg.ok_or(format!("no leg `{name}`; there are: {names}"))?];
+                    options = rest;
+                }
+                [filter, ref rest @ ..] if !filter.starts_with('-') => {
+                    selection.filter = Some(filter.to_owned());
+                    options = rest;
+                }
+                [option, ..] => {
+                    return Err(format!("cannot read `{option}`\n{}", crate::USAGE));
+                }
+            }
+        }
+    }
+}
+
+/// Runs all legs, also after one has failed; the error names those that did.
+pub(crate) fn test(selection: &Selection) -> Result<()> {
+    // Once, and before LD_LIBRARY_PATH has a UCX that must not be linked.
+    run(cargo().args(["test", "--workspace", "--no-run"]), BUILD)?;
+    let mut failed = Vec::new();
+    for leg in &selection.legs {
+        let name = leg.name();
+        eprintln!("\n===== leg {name}");
+        if let Err(message) = run_leg(*leg, selection.filter.as_deref()) {
+            eprintln!("xtask: leg {name}: {message}");
+            failed.push(name);
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(format!("failed: {}", failed.join(", ")))
+}
+
+fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
+    let environment = leg.environment()?;
+    let mut tests = cargo();
+    tests.args(["test", "--no-fail-fast"]);
+    match leg {
+        Leg::Default => tests.arg("--workspace"),
+        // What runs on UCX: not the launcher's tests, nor those in the documentation.
+        _ => tests.args(["--package", "pgas", "--package", "ucx-sys", "--tests"]),
+    };
+    tests.args(filter).envs(environment.clone());
+    run(&mut tests, TESTS)?;
+    if filter.is_some() {
+        eprintln!("xtask: the examples are not run when there is a FILTER");
+        return Ok(());
+    }
+    run_examples(leg, &environment)
+}
+
+/// Runs every file of `examples/` on 4 ranks; each checks its own result.
+fn run_examples(leg: Leg, environment: &[(&str, OsString)]) -> Result<()> {
+    let debug = target().join("debug");
+    let example = |words: &[&str]| {
+        let mut command = Command::new(debug.join("ucxrun"));
+        command
+            .args(["-n", "4"])
+            .arg(debug.join("examples").join(words[0]))
+            .args(&words[1..])
+            .envs(environment.iter().cloned())
+            .current_dir(root());
+        command
+    };
+    if leg == Leg::Ucx122 {
+        // Otherwise this leg could pass on the system's UCX.
+        let mut hello = example(&["hello"]);
+        let said = output_of(&mut hello).unwrap_or_default();
+        if said.matches(ucx_wheel::VERSION).count() != 4 {
+            return Err(format!(
+                "`{}` does not say UCX {} four times:\n{said}",
+                describe(&hello),
+                ucx_wheel::VERSION
+            ));
+        }
+    }
+    for name in example_names()? {
+        match name.as_str() {
+            // Unoptimised, so small; and its three kinds of input.
+            "stencil" => {
+                run(
+                    &mut example(&["stencil", "--n", "64", "--iterations", "100"]),
+                    EXAMPLE,
+                )?;
+            }
+            "histogram" => run(&mut example(&["histogram", "--samples", "100000"]), EXAMPLE)?,
+            name => run(&mut example(&[name]), EXAMPLE)?,
+        }
+    }
+    Ok(())
+}
+
+fn example_names() -> Result<Vec<String>> {
+    let folder = root().join("examples");
+    let cannot = |error| format!("reading {}: {error}", folder.display());
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(cannot)? {
+        let path = entry.map_err(cannot)?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.display().to_string()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
