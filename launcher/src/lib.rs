@@ -1,4 +1,4 @@
-//! Launcher of pgas programs.
+#![doc = include_str!("../README.md")]
 #![warn(
     missing_docs,
     unreachable_pub,
@@ -11,9 +11,24 @@
 mod auth;
 pub mod client;
 pub mod codec;
+mod control;
 mod error;
+mod input;
+mod job;
+pub mod limits;
+pub mod outcome;
+mod output;
+mod poll;
+mod run;
+mod server;
 pub mod wire;
 
 pub use auth::Secret;
 pub use client::{Control, ControlReader, ControlWriter};
+pub use control::JobControl;
 pub use error::{Error, ErrorKind, Result};
+pub use input::Stdin;
+pub use job::{DEFAULT_ENVIRONMENT, GRACE, Job};
+pub use limits::OpenFiles;
+pub use outcome::{Cause, Failure, Outcome};
+pub use output::{LineFn, MAX_LINE, Output, Stream};

@@ -1,3 +1,49 @@
-//! The `ucxrun` binary.
+//! The `ucxrun` binary: command line and signals around [`ucxrun::Job`].
 
-fn main() {}
+mod cli;
+mod signal;
+
+use std::io::Write;
+use std::process::exit;
+
+use ucxrun::wire::exit::LAUNCHER;
+
+fn main() {
+    let cli = match cli::Cli::parse_args() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { LAUNCHER } else { 0 };
+            // If nobody reads it, the code still tells.
+            let _ = error.print();
+            exit(code);
+        }
+    };
+    exit(match run(cli) {
+        Ok(code) => code,
+        Err((code, message)) => {
+            say(&message);
+            code
+        }
+    });
+}
+
+/// The job's exit code; or the launcher's own, with a message.
+fn run(cli: cli::Cli) -> Result<i32, (i32, String)> {
+    let own = |message: String| (LAUNCHER, message);
+    let from_library = |error: ucxrun::Error| (error.exit_code(), error.to_string());
+    let open_files = ucxrun::limits::raise(cli.ranks()).map_err(from_library)?;
+    let mut job = cli.job().map_err(own)?.open_files(open_files);
+    let control = job.control().map_err(from_library)?;
+    signal::handle(control).map_err(|e| own(format!("cannot handle signals: {e}")))?;
+    let outcome = job.run().map_err(from_library)?;
+    if !outcome.success() {
+        say(&outcome.to_string());
+    }
+    Ok(outcome.code)
+}
+
+/// One line on standard error.
+fn say(line: &str) {
+    // In one write, so that it stays one line; nobody to tell if it fails.
+    let _ = std::io::stderr().write_all(format!("ucxrun: {line}\n").as_bytes());
+}

@@ -1,0 +1,100 @@
+//! Standard input of one rank.
+//!
+//! The rank gets our own descriptor, so that exactly what it reads is taken and nothing is ever read ahead. A terminal
+//! is the exception: ranks are not in its foreground process group and may not read it, so we do, a little at a time.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::poll::{Token, Waits};
+
+/// Which rank reads this process's standard input; the others read an empty file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Stdin {
+    /// None.
+    #[default]
+    Null,
+    /// This one.
+    Rank(u32),
+}
+
+/// From a terminal into a rank's pipe.
+pub(crate) struct Pump {
+    pipe: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Pump {
+    pub(crate) fn new(pipe: OwnedFd) -> Result<Self> {
+        rustix::io::ioctl_fionbio(&pipe, true).map_err(|e| Error::io("input pipe", &e.into()))?;
+        Ok(Self {
+            pipe,
+            buffer: Vec::new(),
+        })
+    }
+
+    pub(crate) fn is_needed() -> bool {
+        rustix::termios::isatty(io::stdin())
+    }
+
+    /// A background job that reads the terminal is stopped, so it does not read while it is one.
+    fn in_foreground() -> bool {
+        rustix::termios::tcgetpgrp(io::stdin())
+            .is_ok_and(|group| group == rustix::process::getpgrp())
+    }
+
+    pub(crate) fn waits<'a>(&'a self, waits: &mut Waits<'a>, stdin: &'a io::Stdin) {
+        if !self.buffer.is_empty() {
+            waits.on(Token::Input, self.pipe.as_fd(), PollFlags::OUT);
+            return;
+        }
+        // Tells when the rank has closed its end.
+        waits.on(Token::Input, self.pipe.as_fd(), PollFlags::empty());
+        if Self::in_foreground() {
+            waits.on(Token::Input, stdin.as_fd(), PollFlags::IN);
+        } else {
+            waits.until(Instant::now() + Duration::from_secs(1));
+        }
+    }
+
+    /// Moves some bytes; false at the end of the input, or when the rank does not want more.
+    pub(crate) fn pump(&mut self) -> bool {
+        if self.buffer.is_empty() {
+            let mut fds = [rustix::event::PollFd::new(&self.pipe, PollFlags::empty())];
+            let now = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            if rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0) {
+                return false;
+            }
+            self.buffer.resize(4096, 0);
+            let n = match rustix::io::read(io::stdin(), self.buffer.as_mut_slice()) {
+                Ok(n) => n,
+                Err(Errno::INTR | Errno::AGAIN) => {
+                    self.buffer.clear();
+                    return true;
+                }
+                Err(_) => 0,
+            };
+            self.buffer.truncate(n);
+            if n == 0 {
+                return false;
+            }
+        }
+        match rustix::io::write(&self.pipe, &self.buffer) {
+            Ok(n) => {
+                self.buffer.drain(..n);
+                true
+            }
+            Err(Errno::INTR | Errno::AGAIN) => true,
+            Err(_) => false,
+        }
+    }
+}
