@@ -25,6 +25,7 @@ struct Shared {
 pub(crate) enum Command {
     Interrupt(i32),
     Forward(i32),
+    Suspend,
     Kill,
 }
 
@@ -47,6 +48,12 @@ impl JobControl {
     /// Passes a signal to all ranks, and nothing else.
     pub fn forward(&self, signal: i32) {
         self.send(Command::Forward(signal));
+    }
+
+    /// Stops all ranks, with SIGTSTP, and then this process. Goes on with SIGCONT, which must be
+    /// [forwarded](Self::forward).
+    pub fn suspend(&self) {
+        self.send(Command::Suspend);
     }
 
     /// Kills all ranks at once. The exit code is that of SIGKILL, unless the job was ending for another reason.

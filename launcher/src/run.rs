@@ -246,6 +246,11 @@ impl Engine {
         while let Some(command) = self.control.next() {
             match command {
                 Command::Forward(signal) => self.signal_all(signal),
+                Command::Suspend => {
+                    self.signal_all(libc::SIGTSTP);
+                    // If it does not stop, it goes on.
+                    let _ = unix::kill_process(unix::getpid(), Signal::STOP);
+                }
                 Command::Kill => {
                     self.end(
                         None,
@@ -519,7 +524,7 @@ impl Engine {
     fn interrupted(&mut self) -> bool {
         self.control
             .next()
-            .is_some_and(|command| !matches!(command, Command::Forward(_)))
+            .is_some_and(|command| matches!(command, Command::Interrupt(_) | Command::Kill))
     }
 }
 

@@ -29,13 +29,7 @@ pub(crate) fn handle(control: JobControl) -> io::Result<()> {
             for signal in signals.forever() {
                 match signal {
                     SIGINT | SIGTERM | SIGHUP | SIGQUIT => control.interrupt(signal),
-                    SIGTSTP => {
-                        control.forward(signal);
-                        // Stops this process; goes on with SIGCONT, which is handled next.
-                        if signal_hook::low_level::emulate_default_handler(SIGTSTP).is_err() {
-                            control.forward(SIGCONT);
-                        }
-                    }
+                    SIGTSTP => control.suspend(),
                     _ => control.forward(signal),
                 }
             }
