@@ -20,7 +20,7 @@ impl OpenFiles {
 /// takes, with some to spare.
 fn needed(ranks: u32) -> u64 {
     let open = std::fs::read_dir("/proc/self/fd").map_or(8, |entries| entries.count() as u64);
-    open + 4 * u64::from(ranks) + STRANGERS as u64 + 12
+    open + 4 * u64::from(ranks) + STRANGERS as u64 + 10
 }
 
 /// Raises this process's soft limit on open files to what `ranks` ranks need, if it is lower. Returns the limit as it
@@ -31,7 +31,8 @@ fn needed(ranks: u32) -> u64 {
 /// If the hard limit does not allow it.
 pub fn raise(ranks: u32) -> Result<OpenFiles> {
     let before = getrlimit(Resource::Nofile);
-    let needed = needed(ranks);
+    // And some for what will be open by the time the job starts.
+    let needed = needed(ranks) + 8;
     if before.current.is_some_and(|soft| soft < needed) {
         if let Some(hard) = before.maximum.filter(|&hard| hard < needed) {
             return Err(too_few(ranks, needed, "hard limit", "ulimit -Hn", hard));
