@@ -89,6 +89,15 @@ pub(crate) const fn granule<T>() -> usize {
     }
 }
 
+/// FNV-1a of the type's name: tells `u64` from `f64`. Equal in all binaries, unlike `TypeId`.
+pub(crate) fn type_hash<T>() -> u64 {
+    std::any::type_name::<T>()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+}
+
 /// Whether every bit pattern is a `T`, so that nothing need be checked. A constant after
 /// optimisation: bytemuck's blanket implementation makes `Bits = T` for such types.
 #[inline]
@@ -117,6 +126,11 @@ pub(crate) fn from_bits<T: Element>(bits: T::Bits) -> Result<T> {
     } else {
         Err(invalid_value::<T>())
     }
+}
+
+/// The value of zero bytes, if they are one.
+pub(crate) fn zeroed<T: Element>() -> Result<T> {
+    from_bits(bytemuck::Zeroable::zeroed())
 }
 
 /// `bits` as values, without a copy, if each is one.

@@ -76,6 +76,7 @@ impl Patience {
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     failed: AtomicBool,
+    closed: AtomicBool,
     failure: OnceLock<Error>,
     timeout: RwLock<Option<Duration>>,
 }
@@ -98,6 +99,15 @@ impl Limits {
         // A second failure changes nothing: the first is the one to report.
         let _ = self.failure.set(error);
         self.failed.store(true, Ordering::Release);
+    }
+
+    /// Notes that this rank's part in the job is over: what the launcher does now is no failure.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// # Errors

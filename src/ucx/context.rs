@@ -5,9 +5,11 @@
 use super::status::check;
 use super::worker::Worker;
 use crate::error::{Error, ErrorKind, Result};
+use crate::wait::Limits;
 use std::ffi::CString;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use ucx_sys as sys;
 
 /// The version of the UCX library this process runs on: major, minor, release.
@@ -28,7 +30,8 @@ struct Inner {
     handle: NonNull<sys::ucp_context>,
     job: u128,
     rank: u32,
-    pid: u32,
+    /// [`FORKS`] when it was made.
+    forks: u32,
     retired: Mutex<Vec<Retired>>,
 }
 
@@ -87,6 +90,7 @@ impl Builder {
     #[doc(alias = "ucp_init")]
     pub fn build(self) -> Result<Context> {
         sys::check().map_err(|reason| Error::new(ErrorKind::Unsupported, reason))?;
+        count_forks();
         let (major, minor, _) = version();
         refuse_proto_override(major, minor)?;
 
@@ -122,7 +126,7 @@ impl Builder {
             handle,
             job: self.job,
             rank: self.rank,
-            pid: std::process::id(),
+            forks: FORKS.load(Ordering::Relaxed),
             retired: Mutex::default(),
         })))
     }
@@ -200,7 +204,12 @@ impl Context {
     /// # Errors
     /// [`ErrorKind::Ucx`]; with little room in `/dev/shm` this is where it shows.
     pub fn worker(&self) -> Result<Worker> {
-        Worker::new(self)
+        self.worker_within(&Arc::default())
+    }
+
+    /// A worker whose waits end as `limits` say.
+    pub(crate) fn worker_within(&self, limits: &Arc<Limits>) -> Result<Worker> {
+        Worker::new(self, limits)
     }
 
     /// The job given to [`Builder::job`].
@@ -224,21 +233,14 @@ impl Context {
     /// Whether this process was forked from the one that made the context. UCX objects belong
     /// to the parent then: nothing here may call UCX, not even to free them.
     pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.0.pid
+        self.0.is_forked()
     }
 
     /// # Errors
     /// [`ErrorKind::Forked`].
     pub(crate) fn refuse_fork(&self) -> Result<()> {
         if self.is_forked() {
-            return Err(Error::new(
-                ErrorKind::Forked,
-                format!(
-                    "process {} was forked from rank process {}: only the parent may communicate",
-                    std::process::id(),
-                    self.0.pid
-                ),
-            ));
+            return Err(forked());
         }
         Ok(())
     }
@@ -260,9 +262,43 @@ impl Context {
     }
 }
 
+impl Inner {
+    fn is_forked(&self) -> bool {
+        FORKS.load(Ordering::Relaxed) != self.forks
+    }
+}
+
+/// How many forks lie between the process that started and this one. Asking the kernel for the
+/// process number instead would cost a system call for each operation.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Makes every forked child count its fork.
+fn count_forks() {
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    static REGISTER: Once = Once::new();
+    REGISTER.call_once(|| {
+        // SAFETY: the handler only adds to an atomic, which is allowed after fork. Should it not
+        // be registered (no memory), forked children are not recognised; nothing worse.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+#[cold]
+fn forked() -> Error {
+    Error::new(
+        ErrorKind::Forked,
+        format!(
+            "process {} was forked from a rank: only the rank itself may communicate",
+            std::process::id()
+        ),
+    )
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        if std::process::id() != self.pid {
+        if self.is_forked() {
             return; // Forked: these are the parent's.
         }
         let retired = std::mem::take(

@@ -105,6 +105,9 @@ impl Endpoint {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.worker.is_ending() {
+            return;
+        }
         let Ok(mut state) = self.worker.lock() else {
             return; // Forked: the parent's.
         };

@@ -52,7 +52,8 @@ impl Posted {
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) posted: Posted,
-    pub(super) buffer: Box<[u8]>,
+    /// Its capacity is what the operation uses.
+    pub(super) buffer: Vec<u8>,
 }
 
 // SAFETY: a request may be tested and freed from any thread under its worker's lock.

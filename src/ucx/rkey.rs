@@ -42,7 +42,7 @@ impl Shape {
             count: count as u64,
             size: u32::try_from(size_of::<T>()).map_err(|_| too_large())?,
             granule: u32::try_from(element::granule::<T>()).map_err(|_| too_large())?,
-            type_hash: type_hash::<T>(),
+            type_hash: element::type_hash::<T>(),
         })
     }
 
@@ -50,15 +50,6 @@ impl Shape {
         // Checked when the shape was made or parsed.
         usize::try_from(self.count * u64::from(self.size)).unwrap_or(usize::MAX)
     }
-}
-
-/// FNV-1a of the type's name.
-fn type_hash<T>() -> u64 {
-    std::any::type_name::<T>()
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
 }
 
 /// A packed key: bytes to send to a peer by any channel, with a header and a checksum. Nothing
@@ -541,7 +532,7 @@ impl RemoteKey {
         }
         if shape.size as usize != size_of::<T>()
             || shape.granule as usize != element::granule::<T>()
-            || shape.type_hash != type_hash::<T>()
+            || shape.type_hash != element::type_hash::<T>()
         {
             return Err(Error::new(
                 ErrorKind::WrongElement,
@@ -579,7 +570,7 @@ impl RemoteKey {
         let mut posted = Posted::Done;
         if count > 0 {
             let mut state = worker.lock()?;
-            state.fence()?;
+            worker.fence(&mut state)?;
             let param = host_param();
             // SAFETY: endpoint and key are live, the worker locked; the range lies in the
             // owner's memory; the buffer is owned by the request, which keeps it while UCX may
@@ -608,9 +599,9 @@ impl RemoteKey {
         let worker = self.endpoint.worker();
         let bytes: &[u8] = bytemuck::cast_slice(from);
         worker.admit(bytes.len())?;
-        let buffer: Box<[u8]> = bytes.into();
+        let buffer = bytes.to_vec();
         let mut state = worker.lock()?;
-        state.fence()?;
+        worker.fence(&mut state)?;
         let param = host_param();
         // SAFETY: endpoint and key are live, the worker locked; the range lies in the owner's
         // memory; the copy is kept until UCX is done with it.
@@ -625,7 +616,7 @@ impl RemoteKey {
             )
         };
         let posted = Posted::new("ucp_put_nbx", result)?;
-        state.set_unflushed();
+        worker.set_unflushed(&mut state);
         state.keep(posted, buffer);
         Ok(())
     }
@@ -643,7 +634,7 @@ impl RemoteKey {
         let mut words = Box::new([operand, reply]);
         let posted = {
             let mut state = worker.lock()?;
-            state.fence()?;
+            worker.fence(&mut state)?;
             let mut param = host_param();
             param.op_attr_mask |=
                 sys::UCP_OP_ATTR_FIELD_DATATYPE | sys::UCP_OP_ATTR_FIELD_REPLY_BUFFER;
@@ -662,7 +653,6 @@ impl RemoteKey {
                     &raw const param,
                 )
             };
-            state.set_unflushed();
             Posted::new("ucp_atomic_op_nbx", result)?
         };
         if let Err(error) = worker.wait(posted) {

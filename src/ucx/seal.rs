@@ -97,10 +97,10 @@ fn ucx_version() -> (u8, u8) {
 }
 
 /// Reads fixed little-endian fields off the front of bytes that a checksum vouched for.
-/// Missing bytes read as zero; check [`Reader::rest`]'s length before.
+/// Missing bytes read as zero; check the length before.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         match self.0.split_first_chunk::<N>() {
             Some((head, rest)) => {
@@ -121,10 +121,6 @@ impl<'a> Reader<'a> {
 
     pub(super) fn u128(&mut self) -> u128 {
         u128::from_le_bytes(self.take())
-    }
-
-    pub(super) fn rest(&self) -> &'a [u8] {
-        self.0
     }
 }
 

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use ucx_sys as sys;
@@ -32,6 +33,10 @@ struct Inner {
     // Dropped after `Drop::drop` below has destroyed the worker.
     state: Mutex<State>,
     event_fd: i32,
+    /// Whether a put or atomic was posted since the last flush. Changed with `state` locked.
+    unflushed: AtomicBool,
+    /// Endpoints are not closed one by one, they go with the worker.
+    ending: AtomicBool,
     limits: Arc<Limits>,
     context: Context,
 }
@@ -44,8 +49,6 @@ pub(super) struct State {
     /// Operations nobody waits for, with the buffers they use, oldest first.
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: usize,
-    /// Whether a put or atomic was posted since the last flush.
-    unflushed: bool,
 }
 
 // SAFETY: a worker made with UCS_THREAD_MODE_SERIALIZED may be used from any thread, one at a
@@ -53,7 +56,7 @@ pub(super) struct State {
 unsafe impl Send for State {}
 
 impl Worker {
-    pub(super) fn new(context: &Context) -> Result<Self> {
+    pub(super) fn new(context: &Context, limits: &Arc<Limits>) -> Result<Self> {
         context.refuse_fork()?;
         let params = sys::ucp_worker_params_t {
             field_mask: sys::UCP_WORKER_PARAM_FIELD_THREAD_MODE,
@@ -74,10 +77,11 @@ impl Worker {
                 handle,
                 in_flight: VecDeque::new(),
                 in_flight_bytes: 0,
-                unflushed: false,
             }),
             event_fd: -1,
-            limits: Arc::default(),
+            limits: limits.clone(),
+            unflushed: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             context: context.clone(),
         };
         // SAFETY: the worker is live; its context has UCP_FEATURE_WAKEUP.
@@ -132,11 +136,11 @@ impl Worker {
     #[doc(alias = "ucp_worker_flush_nbx")]
     pub fn flush(&self) -> Result<()> {
         let posted = {
-            let mut state = self.lock()?;
-            if !state.unflushed {
+            if !self.0.unflushed.load(Ordering::Acquire) {
                 return Ok(());
             }
-            state.unflushed = false;
+            let state = self.lock()?;
+            self.0.unflushed.store(false, Ordering::Relaxed);
             let param = sys::ucp_request_param_t::ZEROED;
             // SAFETY: the worker is live and locked.
             let result =
@@ -145,7 +149,7 @@ impl Worker {
         };
         let flushed = self.wait(posted);
         if flushed.is_err() {
-            self.lock()?.unflushed = true;
+            self.0.unflushed.store(true, Ordering::Relaxed);
         }
         flushed
     }
@@ -171,42 +175,51 @@ impl Worker {
         self.state().handle.as_ptr()
     }
 
-    /// What ends waits on this worker early.
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.0.limits
+    /// From now on endpoints are not closed but left to go with the worker. For the end of a job:
+    /// nothing is in flight any more, and peers may be gone already, which closing would report
+    /// as a failure.
+    pub(crate) fn end(&self) {
+        self.0.ending.store(true, Ordering::Release);
     }
 
-    /// Sends `message` under `tag`. Returns when `message` may be reused; it travels while
-    /// either side progresses its worker.
-    pub(crate) fn send(&self, to: &Endpoint, tag: u64, message: &[u8]) -> Result<()> {
-        let mut state = self.lock()?;
-        let buffer: Box<[u8]> = message.into();
-        let param = host_param();
-        // SAFETY: the endpoint is live and of this worker, which is locked; the buffer is kept
-        // by `keep` until UCX is done with it.
-        let result = unsafe {
-            sys::ucp_tag_send_nbx(
-                to.raw(),
-                buffer.as_ptr().cast(),
-                buffer.len(),
-                tag,
-                &raw const param,
-            )
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.ending.load(Ordering::Acquire)
+    }
+
+    /// Sends `message` under `tag`; returns when UCX has handed it on, so that it arrives whether
+    /// or not this side ever progresses its worker again.
+    pub(crate) fn send(&self, to: &Endpoint, tag: u64, message: Vec<u8>) -> Result<()> {
+        let posted = {
+            let _state = self.lock()?;
+            let param = host_param();
+            // SAFETY: the endpoint is live and of this worker, which is locked; the message is
+            // leaked below should the wait end early.
+            let result = unsafe {
+                sys::ucp_tag_send_nbx(
+                    to.raw(),
+                    message.as_ptr().cast(),
+                    message.len(),
+                    tag,
+                    &raw const param,
+                )
+            };
+            Posted::new("ucp_tag_send_nbx", result)?
         };
-        let posted = Posted::new("ucp_tag_send_nbx", result)?;
-        state.keep(posted, buffer);
-        Ok(())
+        let sent = self.wait(posted);
+        if sent.is_err() {
+            std::mem::forget(message);
+        }
+        sent
     }
 
     /// Receives the next message with exactly `tag`, of at most `limit` bytes; waits for it.
     pub(crate) fn receive(&self, tag: u64, limit: usize) -> Result<Vec<u8>> {
-        let mut buffer = vec![0_u8; limit];
-        let mut info = Box::new(sys::ucp_tag_recv_info_t::ZEROED);
-        let posted = {
+        let mut buffer = Vec::<u8>::with_capacity(limit);
+        let request = {
             let state = self.lock()?;
             let mut param = host_param();
-            param.op_attr_mask |= sys::UCP_OP_ATTR_FIELD_RECV_INFO;
-            param.recv_info.tag_info = &raw mut *info;
+            // Always a request: its length can then be asked for in one way.
+            param.op_attr_mask |= sys::UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
             // SAFETY: the worker is live and locked; the buffer outlives the operation: on a
             // failed wait it is given to the worker below.
             let result = unsafe {
@@ -219,37 +232,39 @@ impl Worker {
                     &raw const param,
                 )
             };
-            Posted::new("ucp_tag_recv_nbx", result)?
+            match Posted::new("ucp_tag_recv_nbx", result)? {
+                Posted::InFlight(request) => request,
+                Posted::Done => return Err(Error::new(ErrorKind::Ucx, "ucp_tag_recv_nbx: no request")),
+            }
         };
-        match posted {
-            Posted::Done => buffer.truncate(info.length),
-            Posted::InFlight(request) => {
-                let waited = self.wait_for(|state| {
-                    // SAFETY: the request is live until freed below.
-                    let status = unsafe {
-                        sys::ucp_tag_recv_request_test(request.as_ptr(), &raw mut *info)
-                    };
-                    let _ = &state;
-                    (status != sys::UCS_INPROGRESS).then_some(status)
-                });
-                match waited {
-                    Ok(status) => {
-                        self.state().free(request);
-                        check("ucp_tag_recv_nbx", status)?;
-                        buffer.truncate(info.length);
-                    }
-                    Err(error) => {
-                        let mut state = self.state();
-                        // SAFETY: live request of this worker, which is locked. Its buffer is
-                        // kept until the cancellation has taken effect.
-                        unsafe { sys::ucp_request_cancel(state.handle.as_ptr(), request.as_ptr()) };
-                        state.keep(Posted::InFlight(request), buffer.into_boxed_slice());
-                        return Err(error);
-                    }
+        let mut info = sys::ucp_tag_recv_info_t::ZEROED;
+        let waited = self.wait_for(|_| {
+            // SAFETY: the request is live until freed below, the worker locked.
+            let status =
+                unsafe { sys::ucp_tag_recv_request_test(request.as_ptr(), &raw mut info) };
+            (status != sys::UCS_INPROGRESS).then_some(status)
+        });
+        let mut state = self.state();
+        match waited {
+            Ok(status) => {
+                state.free(request);
+                check("ucp_tag_recv_nbx", status)?;
+                // SAFETY: UCX has written so many bytes, at most `limit`.
+                unsafe { buffer.set_len(info.length.min(limit)) };
+                Ok(buffer)
+            }
+            Err(error) => {
+                if self.context().is_forked() {
+                    std::mem::forget(buffer);
+                    return Err(error);
                 }
+                // SAFETY: live request of this worker, which is locked. The buffer is kept until
+                // the cancellation has taken effect.
+                unsafe { sys::ucp_request_cancel(state.handle.as_ptr(), request.as_ptr()) };
+                state.keep(Posted::InFlight(request), buffer);
+                Err(error)
             }
         }
-        Ok(buffer)
     }
 
     /// Waits for a posted operation.
@@ -321,6 +336,22 @@ impl Worker {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Orders what is posted next after the puts and atomics posted before.
+    pub(super) fn fence(&self, state: &mut State) -> Result<()> {
+        if !self.0.unflushed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        // SAFETY: the worker is live and locked.
+        check("ucp_worker_fence", unsafe {
+            sys::ucp_worker_fence(state.handle.as_ptr())
+        })
+    }
+
+    /// Notes that something was posted that a flush has to wait for. The state is locked.
+    pub(super) fn set_unflushed(&self, _: &mut State) {
+        self.0.unflushed.store(true, Ordering::Release);
+    }
+
     /// Waits until a new operation of `bytes` may be posted: memory for those in flight is bounded.
     pub(super) fn admit(&self, bytes: usize) -> Result<()> {
         if self.lock()?.has_room(bytes) {
@@ -346,7 +377,7 @@ impl State {
                 break;
             }
             if let Some(done) = self.in_flight.pop_front() {
-                self.in_flight_bytes -= done.buffer.len();
+                self.in_flight_bytes -= done.buffer.capacity();
                 if let Posted::InFlight(request) = done.posted {
                     self.free(request);
                 }
@@ -361,9 +392,9 @@ impl State {
     }
 
     /// Keeps the buffer of an operation nobody waits for until it completes.
-    pub(super) fn keep(&mut self, posted: Posted, buffer: Box<[u8]>) {
+    pub(super) fn keep(&mut self, posted: Posted, buffer: Vec<u8>) {
         if matches!(posted, Posted::InFlight(_)) {
-            self.in_flight_bytes += buffer.len();
+            self.in_flight_bytes += buffer.capacity();
             self.in_flight.push_back(InFlight { posted, buffer });
         }
     }
@@ -372,21 +403,6 @@ impl State {
     pub(super) fn free(&mut self, request: NonNull<std::ffi::c_void>) {
         // SAFETY: a request of this worker, which is locked, given up by the caller.
         unsafe { sys::ucp_request_free(request.as_ptr()) };
-    }
-
-    /// Orders what is posted next after the puts and atomics posted before.
-    pub(super) fn fence(&mut self) -> Result<()> {
-        if !self.unflushed {
-            return Ok(());
-        }
-        // SAFETY: the worker is live and locked.
-        check("ucp_worker_fence", unsafe {
-            sys::ucp_worker_fence(self.handle.as_ptr())
-        })
-    }
-
-    pub(super) fn set_unflushed(&mut self) {
-        self.unflushed = true;
     }
 
     pub(super) fn raw(&self) -> sys::ucp_worker_h {

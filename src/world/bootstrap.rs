@@ -1,0 +1,306 @@
+//! How a process becomes a rank: who is there, UCX, addresses, shared memory, and then a world.
+//!
+//! Steps 1 to 4 are gathers through the launcher; the launcher never sees what they mean.
+//! 1. identities: library and UCX versions, host, namespaces
+//! 2. worker addresses, and from the lowest rank of each machine the key to its meeting block
+//! 3. whether that block could be mapped: machines where it could are *nodes*
+//! 4. only if there are several nodes: addresses of the workers that serve memory
+
+use super::control::Launcher;
+use super::engine::Engine;
+use super::graves::Graves;
+use super::identity::{Identity, barriers};
+use super::node::{self, Block};
+use super::peers::{Nodes, Peers};
+use super::progress::Service;
+use super::room::Room;
+use super::{Core, World, decode, encode};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey, Worker};
+use crate::wait::{self, Limits};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use ucxrun::client::Control;
+
+/// Default of `PGAS_TIMEOUT`, in seconds.
+const TIMEOUT: u64 = 600;
+
+/// The way to the other ranks before UCX can be used.
+enum Bootstrap {
+    Alone,
+    Launched(Control),
+}
+
+impl Bootstrap {
+    fn place(&self) -> (usize, usize, u128) {
+        match self {
+            Self::Alone => (0, 1, 0),
+            Self::Launched(control) => (
+                control.rank() as usize,
+                control.size() as usize,
+                u128::from_le_bytes(control.job()),
+            ),
+        }
+    }
+
+    /// All ranks' `item`, by rank. Collective.
+    fn gather<T: Serialize + serde::de::DeserializeOwned>(
+        &mut self,
+        item: &T,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<T>> {
+        let blob = encode(item)?;
+        let blobs = match self {
+            Self::Alone => vec![blob],
+            Self::Launched(control) => {
+                let day = Duration::from_secs(24 * 3600);
+                let deadline = Instant::now() + timeout.unwrap_or(day);
+                control.gather(&blob, deadline).map_err(from_launcher)?
+            }
+        };
+        blobs.iter().map(|blob| decode(blob)).collect()
+    }
+}
+
+fn from_launcher(error: ucxrun::Error) -> Error {
+    let kind = match error.kind() {
+        ucxrun::ErrorKind::Timeout => ErrorKind::Timeout,
+        ucxrun::ErrorKind::PeerFailed => ErrorKind::PeerFailed,
+        ucxrun::ErrorKind::Forked => ErrorKind::Forked,
+        _ => ErrorKind::Bootstrap,
+    };
+    let ours = Error::new(kind, format!("joining the job: {error}"));
+    match error.peer() {
+        Some(rank) => ours.with_peer(rank as usize),
+        None => ours,
+    }
+}
+
+pub(super) fn start() -> Result<World> {
+    let timeout = timeout_from_env()?;
+    let mut bootstrap = match Control::from_env().map_err(from_launcher)? {
+        None => Bootstrap::Alone,
+        Some(control) => {
+            static JOINED: AtomicBool = AtomicBool::new(false);
+            if JOINED.swap(true, Ordering::AcqRel) {
+                return Err(Error::new(
+                    ErrorKind::Bootstrap,
+                    "this process has already been a rank of its job",
+                ));
+            }
+            Bootstrap::Launched(control)
+        }
+    };
+    let limits = Arc::new(Limits::default());
+    limits.set_timeout(timeout);
+    match assemble(&mut bootstrap, &limits) {
+        Ok((core, service)) => {
+            let launcher = match bootstrap {
+                Bootstrap::Alone => None,
+                Bootstrap::Launched(control) => Some(Launcher::listen(control, limits)?),
+            };
+            Ok(World {
+                service,
+                launcher,
+                core: Arc::new(core),
+                ended: AtomicBool::new(false),
+            })
+        }
+        Err(error) => {
+            if let Bootstrap::Launched(control) = bootstrap {
+                // The launcher would notice the exit; this way it also knows why.
+                let (_, writer) = control.split();
+                let _ = writer.failed(ucxrun::wire::exit::BROKEN, error.to_string());
+            }
+            Err(error)
+        }
+    }
+}
+
+/// A rank's address, and its machine's meeting block if it is the lowest rank there.
+#[derive(Serialize, Deserialize)]
+struct Card {
+    address: Vec<u8>,
+    block: Option<SerializedRemoteKey>,
+}
+
+fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Option<Service>)> {
+    let timeout = limits.timeout();
+    let (rank, size, job) = bootstrap.place();
+
+    let me = Identity::of_this_process();
+    let everybody = bootstrap.gather(&me, timeout)?;
+    same_software(&everybody)?;
+    let machines: Vec<u64> = everybody.iter().map(Identity::machine).collect();
+    let machine = Nodes::new(&machines, rank);
+    wait::set_ranks_on_node(machine.mine().len());
+
+    let context = context(job, rank, &everybody)?;
+    let ranks_here = machine.mine().len();
+    let start_failed = |error: Error| start_failed(error, ranks_here);
+    let worker = context.worker_within(limits).map_err(start_failed)?;
+    let alone = ranks_here == 1;
+    let leads = machine.my_place() == 0;
+    let memory = if leads && !alone {
+        let words = node::words(ranks_here);
+        Some(MemoryHandle::allocate::<u64>(&context, words).map_err(start_failed)?)
+    } else {
+        None
+    };
+    let card = Card {
+        address: worker.address()?.to_bytes(),
+        block: memory.as_ref().map(MemoryHandle::pack).transpose()?,
+    };
+    let cards = bootstrap.gather(&card, timeout)?;
+    let addresses: Vec<_> = cards.iter().map(|card| card.address.clone()).collect();
+
+    // Through an endpoint that is used for nothing else: which addresses serve memory, and so
+    // which endpoints to keep, depends on the outcome.
+    let block = if alone {
+        None
+    } else {
+        let leader = &cards[machine.mine()[0]];
+        meet(&worker, &machine, memory, leader).map_err(start_failed)?
+    };
+    let mapped = bootstrap.gather(&(alone || block.is_some()), timeout)?;
+    let (nodes, block) = if mapped.iter().all(|&mapped| mapped) {
+        (machine, block)
+    } else {
+        (nodes_of(&machines, &mapped, rank), None)
+    };
+    let block = block.filter(|_| nodes.mine().len() > 1);
+
+    let mut service = None;
+    let mut service_addresses = Vec::new();
+    if nodes.count() > 1 {
+        let serving = context.worker_within(limits).map_err(start_failed)?;
+        let address = serving.address()?.to_bytes();
+        service = Some(Service::start(serving)?);
+        service_addresses = bootstrap.gather(&address, timeout)?;
+    }
+
+    let peers = Arc::new(Peers::new(worker.clone(), addresses, service_addresses));
+    let nodes = Arc::new(nodes);
+    let core = Core {
+        rank,
+        size,
+        next_array: AtomicU64::new(0),
+        graves: Graves::default(),
+        engine: Engine::new(peers.clone(), nodes.clone(), block, rank, limits.clone()),
+        peers,
+        nodes,
+        limits: limits.clone(),
+        worker,
+        context,
+        transports: me.transports,
+    };
+    Ok((core, service))
+}
+
+/// Refuses ranks that would misunderstand each other.
+fn same_software(everybody: &[Identity]) -> Result<()> {
+    let first = &everybody[0];
+    for (rank, other) in everybody.iter().enumerate() {
+        if other.version != first.version || other.ucx != first.ucx {
+            let of = |one: &Identity| {
+                let (major, minor, release) = one.ucx;
+                format!(
+                    "pgas {} on UCX {major}.{minor}.{release} ({})",
+                    one.version, one.host
+                )
+            };
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "rank 0 runs {}, rank {rank} runs {}: all must be the same",
+                    of(first),
+                    of(other)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn context(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> {
+    let mut builder = Context::builder()
+        .job(job)
+        .rank(u32::try_from(rank).unwrap_or(u32::MAX))
+        // Atomics by the processor everywhere: atomics of a network device are not coherent
+        // with those through mapped memory.
+        .default_option("ATOMIC_MODE", "cpu");
+    let between = barriers(everybody);
+    let without = match (between.posix, between.sysv) {
+        (false, false) => None,
+        (true, false) => Some("^posix,cma,knem,xpmem"),
+        (false, true) => Some("^sysv,cma,knem,xpmem"),
+        (true, true) => Some("^shm"),
+    };
+    if let Some(without) = without {
+        builder = builder.default_option("TLS", without);
+    }
+    builder.build()
+}
+
+/// Maps the machine's meeting block; None if that is not possible.
+fn meet(
+    worker: &Worker,
+    machine: &Nodes,
+    memory: Option<MemoryHandle>,
+    leader: &Card,
+) -> Result<Option<Block>> {
+    let members = machine.mine().len();
+    let Some(key) = &leader.block else {
+        return Ok(None);
+    };
+    let address = crate::ucx::WorkerAddress::from_bytes(&leader.address)?;
+    let key = worker.connect(&address)?.unpack(key)?;
+    if key.as_ptr().is_none() {
+        return Ok(None);
+    }
+    Ok(match memory {
+        Some(memory) => Block::of_leader(memory, members),
+        None => Block::of_member(key, members, machine.my_place()),
+    })
+}
+
+/// Machines whose ranks all mapped their block are nodes; on others each rank is its own.
+fn nodes_of(machines: &[u64], mapped: &[bool], rank: usize) -> Nodes {
+    let whole = |machine: u64| {
+        machines
+            .iter()
+            .zip(mapped)
+            .all(|(&other, &mapped)| other != machine || mapped)
+    };
+    let node_of: Vec<_> = machines
+        .iter()
+        .enumerate()
+        .map(|(rank, &machine)| (machine, (!whole(machine)).then_some(rank)))
+        .collect();
+    Nodes::new(&node_of, rank)
+}
+
+/// A failed start, with what usually is behind it.
+fn start_failed(error: Error, ranks: usize) -> Error {
+    let room = Room::on_this_node().shm_text();
+    let hint = format!(
+        "starting UCX for {ranks} ranks on this machine ({room}; a rank needs about 5 MiB there; \
+         to use other transports set UCX_TLS, for example to sysv,tcp,self or tcp,self)"
+    );
+    error.context(hint)
+}
+
+fn timeout_from_env() -> Result<Option<Duration>> {
+    let seconds = match std::env::var("PGAS_TIMEOUT") {
+        Err(_) => TIMEOUT,
+        Ok(text) => text.trim().parse().map_err(|_| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("PGAS_TIMEOUT is {text:?}, not a number of seconds"),
+            )
+        })?,
+    };
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}

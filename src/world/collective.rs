@@ -1,0 +1,244 @@
+//! The collectives of a [`World`].
+
+use super::engine::Combine;
+use super::node::{RESULT, SLOT};
+use super::reduce::{Number, Op, reduce_bytes};
+use super::signature::{Call, Signature};
+use super::{Core, World};
+use crate::element::{Element, from_bits};
+use crate::error::{Error, ErrorKind, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+impl World {
+    /// Waits until all ranks have called it. Everything written to arrays before, by any rank,
+    /// is in its place and visible to all ranks afterwards.
+    ///
+    /// Collective: all ranks must call it, in the same order as other collectives.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] on all ranks if some called another collective;
+    /// [`ErrorKind::Timeout`] naming ranks that did not come within the
+    /// [time limit](World#time-limit); [`ErrorKind::PeerFailed`].
+    pub fn barrier(&self) -> Result<()> {
+        self.core.barrier(&Signature::new(Call::Barrier))
+    }
+
+    /// The `value` of rank `root`, on all ranks; other ranks' values are ignored.
+    ///
+    /// Collective, and a [barrier](World::barrier).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`World::barrier`].
+    pub fn broadcast<T: Element>(&self, root: usize, value: T) -> Result<T> {
+        let mut one = [value];
+        self.broadcast_slice(root, &mut one)?;
+        Ok(one[0])
+    }
+
+    /// Fills `values` on all ranks with those of rank `root`. Lengths must agree.
+    ///
+    /// Collective, and a [barrier](World::barrier).
+    ///
+    /// # Errors
+    /// As [`World::broadcast`]. On error `values` is unchanged or partly filled, each element whole.
+    pub fn broadcast_slice<T: Element>(&self, root: usize, values: &mut [T]) -> Result<()> {
+        let core = &self.core;
+        if root >= core.size {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("broadcast from rank {root} of {}", core.size),
+            ));
+        }
+        let signature = Signature::new(Call::Broadcast)
+            .detail(root)
+            .count(values.len())
+            .element::<T>();
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let mine = if core.rank == root { bytes } else { &[] };
+        let total = bytes.len();
+        let mut result = Vec::with_capacity(if core.rank == root { 0 } else { total });
+        for (from, to) in pieces(total, SLOT) {
+            let piece = mine.get(from..to).unwrap_or(&[]);
+            let combine = Combine::Root(root);
+            core.engine.exchange(&signature, piece, &combine, |bytes| {
+                if core.rank != root {
+                    result.extend_from_slice(bytes);
+                }
+            })?;
+        }
+        if core.rank != root {
+            fill(values, &result)?;
+        }
+        Ok(())
+    }
+
+    /// Every rank's `value`, by rank.
+    ///
+    /// Collective, and a [barrier](World::barrier).
+    ///
+    /// # Errors
+    /// As [`World::barrier`].
+    pub fn all_gather<T: Element>(&self, value: T) -> Result<Vec<T>> {
+        self.all_gather_slice(&[value])
+    }
+
+    /// Every rank's `values`, one after another by rank. Lengths must agree.
+    ///
+    /// Collective, and a [barrier](World::barrier).
+    ///
+    /// # Errors
+    /// As [`World::barrier`].
+    pub fn all_gather_slice<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
+        let signature = Signature::new(Call::AllGather)
+            .count(values.len())
+            .element::<T>();
+        let bytes = self
+            .core
+            .gather_bytes(&signature, bytemuck::cast_slice(values))?;
+        values_of(&bytes)
+    }
+
+    /// Every rank's `object`, by rank: any serde type, of any encoded size.
+    ///
+    /// Collective, and a [barrier](World::barrier).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded; else as [`World::barrier`].
+    pub fn all_gather_obj<T: Serialize + DeserializeOwned>(&self, object: &T) -> Result<Vec<T>> {
+        let signature = Signature::new(Call::AllGather).detail(1);
+        self.core
+            .gather_blobs(&signature, &encode(object)?)?
+            .iter()
+            .map(|blob| decode(blob))
+            .collect()
+    }
+
+    /// The values of all ranks combined by `op`; the same bits on all ranks.
+    ///
+    /// Collective, and a [barrier](World::barrier).
+    ///
+    /// # Errors
+    /// As [`World::barrier`].
+    pub fn all_reduce<T: Number>(&self, value: T, op: Op) -> Result<T> {
+        let mut one = [value];
+        self.all_reduce_slice(&mut one, op)?;
+        Ok(one[0])
+    }
+
+    /// Element by element, the values of all ranks combined by `op`; the same bits on all ranks.
+    /// Lengths must agree.
+    ///
+    /// Collective, and a [barrier](World::barrier).
+    ///
+    /// # Errors
+    /// As [`World::barrier`]. On error `values` is unchanged or partly combined, each element whole.
+    pub fn all_reduce_slice<T: Number>(&self, values: &mut [T], op: Op) -> Result<()> {
+        let signature = Signature::new(Call::AllReduce)
+            .detail(op as usize)
+            .count(values.len())
+            .element::<T>();
+        let reduce = |a: &mut [u8], b: &[u8]| reduce_bytes::<T>(op, a, b);
+        let each = SLOT / size_of::<T>();
+        for (from, to) in pieces(values.len(), each) {
+            let part = &mut values[from..to];
+            let mine = bytemuck::cast_slice::<T, u8>(part).to_vec();
+            self.core
+                .engine
+                .exchange(&signature, &mine, &Combine::Reduce(&reduce), |bytes| {
+                    fill(part, bytes)
+                })??;
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    pub(crate) fn barrier(&self, signature: &Signature) -> Result<()> {
+        self.engine
+            .exchange(signature, &[], &Combine::Nothing, |_| ())
+    }
+
+    /// All ranks' `mine`, of one length, one after another.
+    pub(crate) fn gather_bytes(&self, signature: &Signature, mine: &[u8]) -> Result<Vec<u8>> {
+        let (ranks, each) = (self.size, mine.len());
+        let step = SLOT.min(RESULT / ranks).max(1);
+        let mut all = vec![0; ranks * each];
+        for (from, to) in pieces(each, step) {
+            let len = to - from;
+            self.engine
+                .exchange(signature, &mine[from..to], &Combine::Concat, |bytes| {
+                    for (rank, piece) in bytes.chunks_exact(len.max(1)).enumerate() {
+                        let start = rank * each + from;
+                        all[start..start + len].copy_from_slice(piece);
+                    }
+                })?;
+        }
+        Ok(all)
+    }
+
+    /// All ranks' `mine`, of any lengths, by rank.
+    pub(crate) fn gather_blobs(&self, signature: &Signature, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lens = self.gather_bytes(signature, &(mine.len() as u64).to_le_bytes())?;
+        let lens: Vec<usize> = lens
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|len| usize::try_from(u64::from_le_bytes(*len)).unwrap_or(0))
+            .collect();
+        let longest = lens.iter().copied().max().unwrap_or(0);
+        let mut padded = mine.to_vec();
+        padded.resize(longest, 0);
+        let all = self.gather_bytes(signature, &padded)?;
+        Ok(lens
+            .iter()
+            .enumerate()
+            .map(|(rank, &len)| all[rank * longest..rank * longest + len].to_vec())
+            .collect())
+    }
+}
+
+/// `0..total` in pieces of at most `step`; one empty piece for nothing, since even an empty
+/// collective is a meeting of all ranks.
+fn pieces(total: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..total.div_ceil(step).max(1))
+        .map(move |piece| (piece * step, total.min((piece + 1) * step)))
+}
+
+pub(crate) fn encode<T: Serialize>(object: &T) -> Result<Vec<u8>> {
+    ucxrun::codec::encode(object)
+        .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    ucxrun::codec::decode(bytes, bytes.len())
+        .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))
+}
+
+/// The elements whose bytes these are, wherever they lie.
+fn values_of<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
+    bytes
+        .chunks_exact(size_of::<T>())
+        .map(|bytes| from_bits(bytemuck::pod_read_unaligned::<T::Bits>(bytes)))
+        .collect()
+}
+
+fn fill<T: Element>(values: &mut [T], bytes: &[u8]) -> Result<()> {
+    for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
+        *value = from_bits(bytemuck::pod_read_unaligned::<T::Bits>(bytes))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_everything_once() {
+        let all = |total, step| pieces(total, step).collect::<Vec<_>>();
+        assert_eq!(all(0, 10), [(0, 0)]);
+        assert_eq!(all(10, 10), [(0, 10)]);
+        assert_eq!(all(25, 10), [(0, 10), (10, 20), (20, 25)]);
+    }
+}

@@ -1,0 +1,421 @@
+//! The one mechanism under all collectives: every rank contributes bytes, every rank gets the
+//! combined bytes, and nobody gets them unless all ranks called the same thing.
+//!
+//! Inside a node the ranks meet in shared memory ([`Block`]); the nodes' leaders exchange
+//! messages along a binomial tree, up to rank 0's node and down again: O(log nodes) steps.
+
+use super::node::{Block, Verdict};
+use super::peers::{Nodes, Peers};
+use super::signature::{Signature, mismatch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::wait::Limits;
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How contributions become the result. All are of one length, given by the signature.
+pub(crate) enum Combine<'a> {
+    /// There is nothing to combine.
+    Nothing,
+    /// One after another, by rank.
+    Concat,
+    /// The contribution of this rank; the others' are empty.
+    Root(usize),
+    /// Element by element, in rank order within a node and then node by node: `a = a op b`.
+    Reduce(&'a dyn Fn(&mut [u8], &[u8])),
+}
+
+/// Longest text that tells of a failure.
+const TEXT: usize = 4096;
+/// Messages of another collective up to this size are understood well enough to name it.
+const LIMIT: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Engine {
+    peers: Arc<Peers>,
+    nodes: Arc<Nodes>,
+    /// None on a node of one rank.
+    block: Option<Block>,
+    rank: usize,
+    limits: Arc<Limits>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    sequence: u32,
+    /// After a failure ranks may be at different points: no later collective can be right.
+    broken: Option<Error>,
+}
+
+/// From a leader to its parent in the tree: what its subtree contributes.
+#[derive(Serialize, Deserialize)]
+struct Up {
+    rank: usize,
+    signature: Signature,
+    /// Why the subtree's ranks do not agree, if they do not.
+    mismatch: Option<String>,
+    /// Node and bytes. One part unless they are to be put one after another.
+    parts: Vec<(usize, Vec<u8>)>,
+}
+
+/// From a leader to its children: the result, or why there is none.
+#[derive(Serialize, Deserialize)]
+struct Down {
+    mismatch: Option<String>,
+    data: Vec<u8>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        peers: Arc<Peers>,
+        nodes: Arc<Nodes>,
+        block: Option<Block>,
+        rank: usize,
+        limits: Arc<Limits>,
+    ) -> Self {
+        Self {
+            peers,
+            nodes,
+            block,
+            rank,
+            limits,
+            state: Mutex::new(State {
+                sequence: 0,
+                broken: None,
+            }),
+        }
+    }
+
+    /// Collective. Contributes `mine` and passes the combined bytes to `read`. Everything this
+    /// rank wrote to other ranks' memory before is in its place when any rank returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] on all ranks; [`ErrorKind::Timeout`], [`ErrorKind::PeerFailed`]
+    /// or [`ErrorKind::Ucx`], after which no collective succeeds any more.
+    pub(super) fn exchange<R>(
+        &self,
+        signature: &Signature,
+        mine: &[u8],
+        combine: &Combine<'_>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.peers.worker().context().refuse_fork()?;
+        if let Some(error) = &state.broken {
+            return Err(error
+                .clone()
+                .context(format!("{signature} after a failed collective")));
+        }
+        // Seen by all: ordinary stores before the flags, and remote ones now.
+        self.peers.worker().flush()?;
+        state.sequence = state.sequence.wrapping_add(1);
+        let sequence = state.sequence;
+        let outcome = match &self.block {
+            Some(block) if self.nodes.my_place() != 0 => {
+                self.follow(block, sequence, signature, mine, read)
+            }
+            block => self.lead(block.as_ref(), sequence, signature, mine, combine, read),
+        };
+        if let Err(error) = &outcome
+            && error.kind() != ErrorKind::Mismatch
+        {
+            state.broken = Some(error.clone());
+        }
+        outcome
+    }
+
+    /// A member's part.
+    fn follow<R>(
+        &self,
+        block: &Block,
+        sequence: u32,
+        signature: &Signature,
+        mine: &[u8],
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        block.arrive(sequence, signature, mine);
+        block
+            .wait_release(sequence, &self.limits, |verdict, data| match verdict {
+                Verdict::Good => Ok(read(data)),
+                Verdict::Mismatch => Err(text_error(ErrorKind::Mismatch, data)),
+                Verdict::Failed => Err(text_error(ErrorKind::PeerFailed, data)),
+            })
+            .unwrap_or_else(|error| Err(self.explain(error, block, sequence, signature)))
+    }
+
+    /// A leader's part.
+    fn lead<R>(
+        &self,
+        block: Option<&Block>,
+        sequence: u32,
+        signature: &Signature,
+        mine: &[u8],
+        combine: &Combine<'_>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let combined = self.lead_until_release(block, sequence, signature, mine, combine);
+        if let Some(block) = block {
+            match &combined {
+                Ok(data) => block.release(sequence, Verdict::Good, data),
+                Err(error) => {
+                    let verdict = match error.kind() {
+                        ErrorKind::Mismatch => Verdict::Mismatch,
+                        _ => Verdict::Failed,
+                    };
+                    let text = error.to_string();
+                    block.release(sequence, verdict, &text.as_bytes()[..text.len().min(TEXT)]);
+                }
+            }
+        }
+        combined.map(|data| read(&data))
+    }
+
+    fn lead_until_release(
+        &self,
+        block: Option<&Block>,
+        sequence: u32,
+        signature: &Signature,
+        mine: &[u8],
+        combine: &Combine<'_>,
+    ) -> Result<Vec<u8>> {
+        let mut disagreement = None;
+        if let Some(block) = block {
+            // My own flag, for members that look for who is absent.
+            block.arrive(sequence, signature, &[]);
+            block
+                .wait_members(sequence, &self.limits)
+                .map_err(|error| self.explain(error, block, sequence, signature))?;
+            let ranks = self.nodes.mine();
+            disagreement = (1..block.members()).find_map(|member| {
+                let other = block.signature(member)?;
+                (other != *signature)
+                    .then(|| mismatch((self.rank, signature), (ranks[member], &other)))
+            });
+        }
+        let mut data = Vec::new();
+        if disagreement.is_none() {
+            self.combine_node(block, mine, combine, &mut data);
+        }
+        if self.nodes.count() == 1 {
+            return match disagreement {
+                None => Ok(data),
+                Some(text) => Err(Error::new(ErrorKind::Mismatch, text)),
+            };
+        }
+        self.through_tree(sequence, signature, disagreement, data, combine)
+    }
+
+    /// Combines the contributions of this node's ranks.
+    fn combine_node(
+        &self,
+        block: Option<&Block>,
+        mine: &[u8],
+        combine: &Combine<'_>,
+        data: &mut Vec<u8>,
+    ) {
+        let members = 1..block.map_or(1, Block::members);
+        let contribution = |member| block.map_or(&[][..], |block| block.contribution(member));
+        match combine {
+            Combine::Nothing => {}
+            Combine::Concat => {
+                data.extend_from_slice(mine);
+                members.for_each(|member| data.extend_from_slice(contribution(member)));
+            }
+            Combine::Root(root) => {
+                let place = self.nodes.mine().iter().position(|rank| rank == root);
+                match place {
+                    Some(0) => data.extend_from_slice(mine),
+                    Some(member) => data.extend_from_slice(contribution(member)),
+                    None => {}
+                }
+            }
+            Combine::Reduce(op) => {
+                data.extend_from_slice(mine);
+                members.for_each(|member| op(data, contribution(member)));
+            }
+        }
+    }
+
+    /// The leaders' part: a binomial tree over the nodes, rooted at node 0.
+    fn through_tree(
+        &self,
+        sequence: u32,
+        signature: &Signature,
+        mut disagreement: Option<String>,
+        data: Vec<u8>,
+        combine: &Combine<'_>,
+    ) -> Result<Vec<u8>> {
+        let (node, nodes) = (self.nodes.my_node(), self.nodes.count());
+        let mut parts = vec![(node, data)];
+        // Children are node + 1, node + 2, node + 4, … as long as that bit of node is 0.
+        let mut children = Vec::new();
+        let mut step = 1;
+        while node & step == 0 && node + step < nodes {
+            children.push(node + step);
+            step <<= 1;
+        }
+        for &child in &children {
+            let up: Up = self.receive(child, sequence, signature)?;
+            if disagreement.is_none() {
+                disagreement = up.mismatch;
+            }
+            if disagreement.is_none() && up.signature != *signature {
+                disagreement = Some(mismatch((self.rank, signature), (up.rank, &up.signature)));
+            }
+            if disagreement.is_none() {
+                self.combine_parts(&mut parts, up.parts, combine);
+            }
+        }
+        if disagreement.is_some() {
+            parts.clear();
+        }
+        let down = if node == 0 {
+            Down {
+                mismatch: disagreement,
+                data: self.by_rank(parts, combine),
+            }
+        } else {
+            // The parent: node with its lowest set bit cleared.
+            let parent = node & (node - 1);
+            let up = Up {
+                rank: self.rank,
+                signature: *signature,
+                mismatch: disagreement,
+                parts,
+            };
+            self.send(parent, sequence, &up)?;
+            self.receive(parent, sequence, signature)?
+        };
+        for &child in &children {
+            self.send(child, sequence, &down)?;
+        }
+        match down.mismatch {
+            None => Ok(down.data),
+            Some(text) => Err(Error::new(ErrorKind::Mismatch, text)),
+        }
+    }
+
+    /// Adds a child's parts to mine. The child's nodes come after mine, so order is kept.
+    fn combine_parts(
+        &self,
+        parts: &mut Vec<(usize, Vec<u8>)>,
+        more: Vec<(usize, Vec<u8>)>,
+        combine: &Combine<'_>,
+    ) {
+        match combine {
+            Combine::Nothing => {}
+            Combine::Concat => parts.extend(more),
+            Combine::Root(_) => {
+                for (node, bytes) in more {
+                    if !bytes.is_empty() {
+                        parts[0] = (node, bytes);
+                    }
+                }
+            }
+            Combine::Reduce(op) => {
+                for (_, bytes) in more {
+                    op(&mut parts[0].1, &bytes);
+                }
+            }
+        }
+    }
+
+    /// The parts of all nodes as one result, in rank order.
+    fn by_rank(&self, mut parts: Vec<(usize, Vec<u8>)>, combine: &Combine<'_>) -> Vec<u8> {
+        if !matches!(combine, Combine::Concat) {
+            return parts.pop().map(|(_, bytes)| bytes).unwrap_or_default();
+        }
+        let total: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
+        let ranks: usize = (0..self.nodes.count())
+            .map(|node| self.nodes.members_of(node).len())
+            .sum();
+        let each = total / ranks;
+        let mut result = vec![0; total];
+        for (node, bytes) in parts {
+            for (place, &rank) in self.nodes.members_of(node).iter().enumerate() {
+                result[rank * each..(rank + 1) * each]
+                    .copy_from_slice(&bytes[place * each..(place + 1) * each]);
+            }
+        }
+        result
+    }
+
+    fn send<M: Serialize>(&self, node: usize, sequence: u32, message: &M) -> Result<()> {
+        let leader = self.nodes.leader_of(node);
+        let bytes = ucxrun::codec::encode(message)
+            .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))?;
+        let endpoint = self.peers.for_messages(leader)?;
+        self.peers
+            .worker()
+            .send(endpoint, tag(self.nodes.my_node(), sequence), bytes)
+            .map_err(|error| error.context(format!("message to rank {leader}")))
+    }
+
+    fn receive<M: serde::de::DeserializeOwned>(
+        &self,
+        node: usize,
+        sequence: u32,
+        signature: &Signature,
+    ) -> Result<M> {
+        let leader = self.nodes.leader_of(node);
+        // Contributions of all ranks at the most, and their framing.
+        let limit = super::node::RESULT + self.nodes.count() * 64 + TEXT + LIMIT;
+        let bytes = self
+            .peers
+            .worker()
+            .receive(tag(node, sequence), limit)
+            .map_err(|error| match error.kind() {
+                ErrorKind::Timeout => Error::new(
+                    ErrorKind::Timeout,
+                    format!(
+                        "{signature}: rank {leader} did not come within {:?}",
+                        self.limits.timeout().unwrap_or_default()
+                    ),
+                )
+                .with_peer(leader),
+                _ => error.context(format!("{signature}: message from rank {leader}")),
+            })?;
+        ucxrun::codec::decode(&bytes, limit).map_err(|error| {
+            Error::new(
+                ErrorKind::Mismatch,
+                format!("{signature}: message from rank {leader}: {error}"),
+            )
+        })
+    }
+
+    /// A time-out inside a node, with the names of those who did not come.
+    fn explain(
+        &self,
+        error: Error,
+        block: &Block,
+        sequence: u32,
+        signature: &Signature,
+    ) -> Error {
+        if error.kind() != ErrorKind::Timeout {
+            return error.context(signature);
+        }
+        let ranks: Vec<_> = block
+            .absent(sequence)
+            .map(|member| self.nodes.mine()[member].to_string())
+            .collect();
+        let limit = self.limits.timeout().unwrap_or_default();
+        let who = if ranks.is_empty() {
+            "other nodes".to_string()
+        } else {
+            format!("rank {}", ranks.join(", "))
+        };
+        Error::new(
+            ErrorKind::Timeout,
+            format!("{signature}: {who} did not come within {limit:?}"),
+        )
+    }
+}
+
+fn text_error(kind: ErrorKind, text: &[u8]) -> Error {
+    Error::new(kind, String::from_utf8_lossy(text))
+}
+
+/// Tag of a message from the leader of `node` in meeting `sequence`.
+fn tag(node: usize, sequence: u32) -> u64 {
+    (node as u64) << 32 | u64::from(sequence)
+}

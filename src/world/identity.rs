@@ -1,0 +1,107 @@
+//! Where this process runs, so that ranks can tell who may share memory with whom.
+
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::MetadataExt as _;
+
+/// What a rank tells the others before UCX starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    /// This library's version: all ranks must be of one.
+    pub(super) version: String,
+    /// The UCX library's version, likewise.
+    pub(super) ucx: (u32, u32, u32),
+    /// Host name, for messages.
+    pub(super) host: String,
+    /// The running kernel: one machine, whatever its containers call themselves.
+    boot: String,
+    /// `UCX_TLS` as the user set it.
+    pub(super) transports: Option<String>,
+    user: u64,
+    pid: u64,
+    ipc: u64,
+    /// Device number of /dev/shm: containers may have their own.
+    shm: u64,
+}
+
+/// What a set of processes on one machine cannot use between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Barriers {
+    /// POSIX shared memory: opened through /proc, needs one user and process namespace.
+    pub(super) posix: bool,
+    /// System V shared memory: needs one IPC namespace.
+    pub(super) sysv: bool,
+}
+
+impl Identity {
+    pub(super) fn of_this_process() -> Self {
+        let namespace = |name: &str| {
+            std::fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |meta| meta.ino())
+        };
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            ucx: crate::ucx::version(),
+            host: hostname::get().map_or_else(
+                |_| "unknown host".into(),
+                |name| name.to_string_lossy().into_owned(),
+            ),
+            boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .map(|id| id.trim().into())
+                .unwrap_or_default(),
+            transports: std::env::var("UCX_TLS").ok(),
+            user: namespace("user"),
+            pid: namespace("pid"),
+            ipc: namespace("ipc"),
+            shm: std::fs::metadata("/dev/shm").map_or(0, |meta| meta.dev()),
+        }
+    }
+
+    /// A number that is equal for ranks on the same machine.
+    pub(super) fn machine(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+        let mut hasher = DefaultHasher::new();
+        if self.boot.is_empty() {
+            self.host.hash(&mut hasher);
+        } else {
+            self.boot.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+/// What stands between ranks that run on one machine, over all machines of the job: decided
+/// alike on all ranks.
+pub(super) fn barriers(identities: &[Identity]) -> Barriers {
+    let mut found = Barriers::default();
+    for (index, one) in identities.iter().enumerate() {
+        // Any earlier rank on the same machine serves for comparison.
+        let Some(other) = identities[..index]
+            .iter()
+            .find(|other| other.machine() == one.machine())
+        else {
+            continue;
+        };
+        found.posix |= (one.user, one.pid, one.shm) != (other.user, other.pid, other.shm);
+        found.sysv |= one.ipc != other.ipc;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_between_ranks_are_found() {
+        let here = Identity::of_this_process();
+        assert_eq!(
+            barriers(&[here.clone(), here.clone()]),
+            Barriers::default()
+        );
+        let mut contained = here.clone();
+        contained.user += 1;
+        let found = barriers(&[here.clone(), here.clone(), contained.clone()]);
+        assert!(found.posix && !found.sysv);
+        contained.boot = "another machine".into();
+        assert_eq!(barriers(&[here, contained]), Barriers::default());
+    }
+}

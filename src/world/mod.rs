@@ -1,0 +1,304 @@
+//! `World`: all ranks of a job, seen from one of them.
+
+mod bootstrap;
+mod collective;
+mod control;
+mod engine;
+mod graves;
+mod identity;
+mod node;
+mod peers;
+mod progress;
+mod reduce;
+mod room;
+mod signature;
+mod thread;
+
+pub use reduce::{Number, Op};
+
+pub(crate) use collective::{decode, encode};
+pub(crate) use graves::unmap;
+pub(crate) use peers::Peers;
+pub(crate) use signature::{Call, Signature};
+
+use crate::error::{Error, Result};
+use crate::ucx::{Context, Worker};
+use crate::wait::Limits;
+use control::Launcher;
+use engine::Engine;
+use graves::Graves;
+use peers::Nodes;
+use progress::Service;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use thread::{die_without_launcher, spawn};
+use ucxrun::wire::exit;
+
+/// All ranks of a job, seen from one of them.
+///
+/// Started by `ucxrun -n 4 PROGRAM`, four processes run `main`, each a *rank* from 0 to 3. A
+/// program that is started by itself is a world of one rank.
+///
+/// `World` is `Send + Sync`: any thread may communicate. Collective calls of one rank take turns.
+///
+/// # Time limit
+/// No wait lasts for ever. A rank that waits longer than the time limit for others, in a
+/// collective or for the answer of another node, gets [`ErrorKind::Timeout`](crate::ErrorKind::Timeout). It is 600 seconds,
+/// or what the environment variable `PGAS_TIMEOUT` says (seconds; `0` for no limit). Ranks that
+/// die are noticed at once, whatever the limit.
+pub struct World {
+    /// Serves this rank's memory where peers cannot map it. Stops first.
+    service: Option<Service>,
+    launcher: Option<Launcher>,
+    core: Arc<Core>,
+    /// Whether the job has been told how this rank ended.
+    ended: AtomicBool,
+}
+
+/// What arrays hold on to. It lives until the last of them is gone, if they outlive the world.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    next_array: AtomicU64,
+    // The order of the fields is the order of their end: memory of dropped arrays, then what
+    // holds keys and endpoints, then the worker under them, then the context.
+    graves: Graves,
+    engine: Engine,
+    peers: Arc<Peers>,
+    nodes: Arc<Nodes>,
+    limits: Arc<Limits>,
+    worker: Worker,
+    context: Context,
+    transports: Option<String>,
+}
+
+impl World {
+    /// Runs `body` as one rank of the job this process was started for, and leaves the job when
+    /// it returns. The usual `main`:
+    ///
+    /// ```no_run
+    /// use pgas::World;
+    ///
+    /// fn main() -> pgas::Result<()> {
+    ///     World::run(|world| {
+    ///         println!("rank {} of {}", world.rank(), world.size());
+    ///         Ok(())
+    ///     })
+    /// }
+    /// ```
+    ///
+    /// Collective at its beginning and its end: it returns when all ranks have finished. An
+    /// error or a panic of `body` on any rank ends the whole job with that rank's message.
+    ///
+    /// # Errors
+    /// What `body` returns, or a failure to join or leave the job.
+    ///
+    /// # Panics
+    /// If `body` does, after the launcher has been told.
+    pub fn run<R, E>(body: impl FnOnce(&Self) -> Result<R, E>) -> Result<R, E>
+    where
+        E: From<Error> + fmt::Display,
+    {
+        let world = Self::from_env()?;
+        match catch_unwind(AssertUnwindSafe(|| body(&world))) {
+            Ok(Ok(value)) => {
+                world.finish()?;
+                Ok(value)
+            }
+            Ok(Err(error)) => {
+                world.fail(exit::BROKEN, &error.to_string());
+                Err(error)
+            }
+            Err(panic) => {
+                world.fail(exit::PANIC, &panic_message(panic.as_ref()));
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    /// Joins the job this process was started for; a program started by itself is alone.
+    /// Dropping the world leaves the job, which waits for all ranks to do so.
+    ///
+    /// Collective. Prefer [`World::run`], which also reports errors and panics to the launcher.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) if the launcher's variables are
+    /// garbled, it cannot be reached or refuses;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if UCX or this system cannot do
+    /// what is needed, with the setting to try.
+    pub fn from_env() -> Result<Self> {
+        bootstrap::start()
+    }
+
+    /// This rank: from 0 to [`size`](World::size)` - 1`.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.core.rank
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.core.size
+    }
+
+    /// The ranks that share this rank's memory, itself included, ascending.
+    #[must_use]
+    pub fn node_ranks(&self) -> &[usize] {
+        self.core.nodes.mine()
+    }
+
+    /// Waits until everything this rank has written to arrays is in its place. One-sided.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PeerFailed`](crate::ErrorKind::PeerFailed),
+    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) or [`ErrorKind::Ucx`](crate::ErrorKind::Ucx).
+    pub fn flush(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    /// Ends the whole job now: all ranks, with exit code `code` and `message` on the launcher's
+    /// standard error. One-sided.
+    pub fn abort(&self, code: i32, message: &str) -> ! {
+        self.fail(code, message);
+        std::process::exit(code)
+    }
+
+    /// Leaves the job properly. Collective.
+    fn finish(&self) -> Result<()> {
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let left = self
+            .core
+            .barrier(&Signature::new(Call::Finish))
+            .and_then(|()| match &self.launcher {
+                Some(launcher) => launcher.leave(&self.core.limits),
+                None => Ok(()),
+            });
+        if let Err(error) = &left {
+            self.tell(exit::BROKEN, &error.to_string());
+        }
+        left
+    }
+
+    /// Tells the launcher that this rank has failed.
+    fn fail(&self, code: i32, message: &str) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.tell(code, message);
+        }
+    }
+
+    fn tell(&self, code: i32, message: &str) {
+        self.core.limits.close();
+        if let Some(launcher) = &self.launcher {
+            launcher.failed(code, message);
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if self.core.context.is_forked() {
+            return; // The parent's to leave.
+        }
+        if std::thread::panicking() {
+            self.fail(exit::PANIC, "panicked");
+        }
+        // An error has been told to the launcher, and there is nobody else to tell.
+        let _ = self.finish();
+        self.core.worker.end();
+        self.core.limits.close();
+        if let Some(launcher) = &self.launcher {
+            launcher.close();
+        }
+        self.service = None;
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn flush(&self) -> Result<()> {
+        // For memory that is mapped: earlier stores before later ones.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.limits.check()?;
+        self.worker.flush()
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    pub(crate) fn graves(&self) -> &Graves {
+        &self.graves
+    }
+
+    /// Whether this rank shares its memory with others.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.nodes.mine().len() > 1
+    }
+
+    /// The ranks of this node.
+    pub(crate) fn node_ranks(&self) -> &[usize] {
+        self.nodes.mine()
+    }
+
+    /// The number of the next array. Called in a collective, so it is the same on all ranks.
+    pub(crate) fn next_array(&self) -> u64 {
+        self.next_array.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this node has room for arrays: see [`room::Room::check`].
+    pub(crate) fn check_room(&self, node: u64, largest: u64, mine: u64) -> Result<(), String> {
+        room::Room::on_this_node().check(
+            node,
+            largest,
+            mine,
+            self.transports.as_deref(),
+            self.shares_memory(),
+        )
+    }
+
+    /// What is free in /dev/shm, for messages.
+    pub(crate) fn shm_text(&self) -> String {
+        room::Room::on_this_node().shm_text()
+    }
+
+    /// # Errors
+    /// The failure of another rank, if there was one.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.context.refuse_fork()?;
+        self.limits.check()
+    }
+}
+
+/// What a panic said.
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    match text {
+        Some(text) => format!("panicked: {text}"),
+        None => "panicked".into(),
+    }
+}

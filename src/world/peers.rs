@@ -1,0 +1,153 @@
+//! The other ranks: where they are, and the endpoints to them, made at first use.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ucx::{Endpoint, Worker, WorkerAddress};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Which ranks share memory with which: found out once, at the start.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    /// For each node its ranks, ascending; nodes by their lowest rank, which leads them.
+    members: Vec<Vec<usize>>,
+    my_node: usize,
+    my_place: usize,
+}
+
+impl Nodes {
+    /// `node_of[rank]` is anything that is equal for ranks of one node.
+    pub(super) fn new<K: Eq + Hash>(node_of: &[K], rank: usize) -> Self {
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        let mut index_of = HashMap::new();
+        for (rank, node) in node_of.iter().enumerate() {
+            let index = *index_of.entry(node).or_insert_with(|| {
+                members.push(Vec::new());
+                members.len() - 1
+            });
+            members[index].push(rank);
+        }
+        let my_node = index_of[&node_of[rank]];
+        let my_place = members[my_node].partition_point(|&member| member < rank);
+        Self {
+            members,
+            my_node,
+            my_place,
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The ranks of node `node`, ascending.
+    pub(crate) fn members_of(&self, node: usize) -> &[usize] {
+        &self.members[node]
+    }
+
+    /// The ranks of this rank's node, ascending; the first leads.
+    pub(crate) fn mine(&self) -> &[usize] {
+        &self.members[self.my_node]
+    }
+
+    pub(crate) fn my_node(&self) -> usize {
+        self.my_node
+    }
+
+    /// This rank's place among its node's ranks.
+    pub(crate) fn my_place(&self) -> usize {
+        self.my_place
+    }
+
+    pub(crate) fn leader_of(&self, node: usize) -> usize {
+        self.members[node][0]
+    }
+}
+
+/// Addresses of all ranks, kept packed, and the endpoints made so far.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    worker: Worker,
+    /// Where a rank receives messages: its main worker, progressed when it communicates.
+    messages: Vec<Lazy>,
+    /// Where its memory is served: a worker that a thread of its own progresses; empty if no
+    /// rank needs one, since all memory is mapped.
+    service: Vec<Lazy>,
+    making: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Lazy {
+    address: Vec<u8>,
+    endpoint: OnceLock<Endpoint>,
+}
+
+impl Peers {
+    pub(super) fn new(worker: Worker, messages: Vec<Vec<u8>>, service: Vec<Vec<u8>>) -> Self {
+        let lazy = |addresses: Vec<Vec<u8>>| {
+            addresses
+                .into_iter()
+                .map(|address| Lazy {
+                    address,
+                    endpoint: OnceLock::new(),
+                })
+                .collect()
+        };
+        Self {
+            worker,
+            messages: lazy(messages),
+            service: lazy(service),
+            making: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// The endpoint for messages to `rank`.
+    pub(crate) fn for_messages(&self, rank: usize) -> Result<&Endpoint> {
+        self.endpoint(&self.messages[rank], rank)
+    }
+
+    /// The endpoint for access to memory of `rank`.
+    pub(crate) fn for_memory(&self, rank: usize) -> Result<&Endpoint> {
+        self.endpoint(self.service.get(rank).unwrap_or(&self.messages[rank]), rank)
+    }
+
+    fn endpoint<'a>(&self, lazy: &'a Lazy, rank: usize) -> Result<&'a Endpoint> {
+        if let Some(endpoint) = lazy.endpoint.get() {
+            return Ok(endpoint);
+        }
+        let _one_maker = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(endpoint) = lazy.endpoint.get() {
+            return Ok(endpoint);
+        }
+        let made = WorkerAddress::from_bytes(&lazy.address)
+            .and_then(|address| self.worker.connect(&address))
+            .map_err(|error| {
+                error
+                    .context(format!("connecting to rank {rank}"))
+                    .with_peer(rank)
+            })?;
+        lazy.endpoint.get_or_init(|| made);
+        lazy.endpoint
+            .get()
+            .ok_or_else(|| Error::new(ErrorKind::Ucx, "endpoint vanished"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_ordered_by_their_lowest_rank() {
+        let nodes = Nodes::new(&[7, 3, 7, 3, 9], 3);
+        assert_eq!(nodes.count(), 3);
+        assert_eq!(nodes.members_of(0), [0, 2]);
+        assert_eq!(nodes.mine(), [1, 3]);
+        assert_eq!((nodes.my_node(), nodes.my_place()), (1, 1));
+        assert_eq!(nodes.leader_of(2), 4);
+    }
+}
