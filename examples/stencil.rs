@@ -1,0 +1,561 @@
+//! Heat spreading over a plate, computed by all ranks together:
+//!
+//! ```console
+//! $ ucxrun -n 4 target/release/examples/stencil
+//! $ ucxrun -n 4 target/release/examples/stencil --input examples/data/springs.npy --output heat.png
+//! ```
+//!
+//! In one step every point becomes the mean of itself and its four neighbours, which is the heat
+//! equation with κ·Δt/Δx² = 1/5; the points on the edge keep their values. Each rank computes a
+//! block of rows. The row above its first and the row below its last are other ranks', and are
+//! read from there each step, without those ranks' doing anything.
+
+#[path = "stencil/files.rs"]
+mod files;
+
+use clap::{Parser, ValueEnum};
+use files::{Format, Output};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pgas::{GlobalArray, Op, World};
+use std::f64::consts::PI;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Heat spreading over a plate, computed by as many ranks as ucxrun starts.
+#[derive(Parser)]
+struct Arguments {
+    /// Rows and columns of a square grid [default: 1024]
+    #[arg(long, conflicts_with_all = ["rows", "cols"])]
+    n: Option<usize>,
+    /// Rows of the grid
+    #[arg(long, requires = "cols")]
+    rows: Option<usize>,
+    /// Columns of the grid
+    #[arg(long, requires = "rows")]
+    cols: Option<usize>,
+    /// Number of time steps
+    #[arg(long, default_value_t = 500)]
+    iterations: u32,
+    /// Temperatures to begin with: a NumPy array (.npy, 2-D, float64 or float32) or a picture (.png)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["n", "rows", "cols"])]
+    input: Option<PathBuf>,
+    /// Writes the final temperatures as a picture
+    #[arg(long, value_name = "FILE.png")]
+    output: Option<PathBuf>,
+    /// Writes the final temperatures as a NumPy array
+    #[arg(long, value_name = "FILE.npy")]
+    output_npy: Option<PathBuf>,
+    /// What to compare the result with [default: serial with --input, exact without]
+    #[arg(long)]
+    verify: Option<Verify>,
+}
+
+impl Arguments {
+    fn verify(&self) -> Verify {
+        self.verify.unwrap_or(match self.input {
+            Some(_) => Verify::Serial,
+            None => Verify::Exact,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Verify {
+    /// The solution of the difference equation, within rounding (not with --input)
+    Exact,
+    /// The same steps by rank 0 alone, bit for bit
+    Serial,
+    None,
+}
+
+fn main() -> pgas::Result<ExitCode> {
+    World::run(|world| {
+        // All ranks have the same command line. One answers for all.
+        match Arguments::try_parse() {
+            Ok(arguments) => simulate(world, &arguments),
+            Err(error) => {
+                if world.rank() == 0 {
+                    // If nobody reads it, there is nobody to tell.
+                    let _ = error.print();
+                }
+                Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
+            }
+        }
+    })
+}
+
+fn simulate(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
+    // Files are rank 0's: the other ranks need not see them.
+    let mut start = Start::default();
+    if world.rank() == 0 {
+        match Start::prepare(arguments, world.size()) {
+            Ok(prepared) => start = prepared,
+            Err(error) => eprintln!("stencil: {error}"),
+        }
+    }
+    let shape = world.broadcast(0, [start.rows, start.cols])?;
+    if shape == [0, 0] {
+        // Rank 0 has said why. All ranks leave together, so that none waits for another.
+        return Ok(ExitCode::FAILURE);
+    }
+    let grid = Grid::new(world, shape);
+
+    // Each step reads the temperatures `now` and writes `next`, then the two change places.
+    let mut now = GlobalArray::<f64>::new(world, grid.padded_rows * grid.cols)?;
+    if arguments.input.is_none() {
+        let modes = Modes::new(shape, 0);
+        let mut local = now.local()?;
+        for row in grid.mine.clone() {
+            modes.row(row, &mut local[grid.place(row)]);
+        }
+    } else if world.rank() == 0 {
+        // Every row to the rank it belongs to.
+        now.put_range(0, &start.field)?;
+    }
+    // `read` waits for all ranks and what they have written. The points on the edge are never
+    // written again, so they are the same in both arrays.
+    let mut next = GlobalArray::from_local(world, &now.read()?)?;
+
+    let mut progress = Progress::new(world, arguments.iterations);
+    world.barrier()?;
+    let begin = Instant::now();
+    for done in 1..=arguments.iterations {
+        grid.step(&mut now, &mut next)?;
+        std::mem::swap(&mut now, &mut next);
+        progress.update(done);
+    }
+    world.barrier()?;
+    let time = begin.elapsed().as_secs_f64();
+    progress.clear();
+
+    let points = ((grid.rows - 2) * (grid.cols - 2)) as f64 * f64::from(arguments.iterations);
+    let verdict = match arguments.verify() {
+        Verify::Exact => grid.compare_with_exact(world, &mut now, arguments.iterations)?,
+        Verify::Serial => grid.compare_with_serial(world, &mut now, start.field, arguments)?,
+        Verify::None => Verdict {
+            correct: true,
+            text: "not verified".to_owned(),
+        },
+    };
+    let written = grid.write(world, &mut now, start.outputs)?;
+    if world.rank() == 0 {
+        println!(
+            "grid: {} × {}, {} iterations, ranks: {}",
+            grid.rows,
+            grid.cols,
+            arguments.iterations,
+            world.size()
+        );
+        // A point takes 5 operations, one load from memory (its neighbours are in the cache by
+        // then) and one store.
+        println!(
+            "time: {time:.3} s, {:.0} MFLOP/s, {:.1} GB/s",
+            5.0 * points / time / 1e6,
+            16.0 * points / time / 1e9
+        );
+        println!("{}", verdict.text);
+    }
+    now.close()?;
+    next.close()?;
+    Ok(match verdict.correct && written {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Which rows of the plate are whose.
+///
+/// The plate lies in a one-dimensional `GlobalArray` row after row: the point (row, col) is
+/// element `row * cols + col`, whoever holds it. Rank r of p holds the r-th p-th of an array, so
+/// for each rank to hold whole rows the array gets a few rows more than the plate has, up to a
+/// multiple of p. These are at the end, and unused.
+struct Grid {
+    rows: usize,
+    cols: usize,
+    padded_rows: usize,
+    /// The rows of the plate that are mine; the last ranks may have none.
+    mine: Range<usize>,
+}
+
+impl Grid {
+    fn new(world: &World, [rows, cols]: [usize; 2]) -> Self {
+        let each = rows.div_ceil(world.size());
+        let first = (world.rank() * each).min(rows);
+        Self {
+            rows,
+            cols,
+            padded_rows: each * world.size(),
+            mine: first..(first + each).min(rows),
+        }
+    }
+
+    /// Where `row`, which is mine, is in my part of an array.
+    fn place(&self, row: usize) -> Range<usize> {
+        let begin = (row - self.mine.start) * self.cols;
+        begin..begin + self.cols
+    }
+
+    /// One time step. Collective: all ranks take it together.
+    fn step(&self, now: &mut GlobalArray<f64>, next: &mut GlobalArray<f64>) -> pgas::Result<()> {
+        // From here on all ranks only read `now`, and write only their own part of `next`; until
+        // both modes end below, which waits for all ranks again.
+        let now = now.read()?;
+        let mut next = next.local()?;
+
+        // My rows without the plate's first and last.
+        let inner = self.mine.start.max(1)..self.mine.end.min(self.rows - 1);
+        let mut above = Vec::new();
+        let mut below = Vec::new();
+        if !inner.is_empty() {
+            // The neighbours' rows, by their place in the whole array.
+            let halo = |row: usize| now.get_range(row * self.cols..(row + 1) * self.cols);
+            above = halo(inner.start - 1)?;
+            below = halo(inner.end)?;
+        }
+        for row in inner.clone() {
+            smooth(
+                if row == inner.start {
+                    &above
+                } else {
+                    &now[self.place(row - 1)]
+                },
+                &now[self.place(row)],
+                if row + 1 == inner.end {
+                    &below
+                } else {
+                    &now[self.place(row + 1)]
+                },
+                &mut next[self.place(row)],
+            );
+        }
+        Ok(())
+    }
+
+    /// Against the exact solution: the difference must be no more than rounding can make it.
+    fn compare_with_exact(
+        &self,
+        world: &World,
+        now: &mut GlobalArray<f64>,
+        iterations: u32,
+    ) -> pgas::Result<Verdict> {
+        let now = now.read()?;
+        let modes = Modes::new([self.rows, self.cols], iterations);
+        let mut exact = vec![0.0; self.cols];
+        let mut largest = 0.0_f64;
+        for row in self.mine.clone() {
+            modes.row(row, &mut exact);
+            for (found, exact) in now[self.place(row)].iter().zip(&exact) {
+                let error = (found - exact).abs();
+                // Not `max`, to which a NaN is nothing.
+                if error > largest || error.is_nan() {
+                    largest = error;
+                }
+            }
+        }
+        let largest = world.all_reduce(largest, Op::Max)?;
+        // 5 operations in each step, each wrong by at most half of epsilon times the value.
+        let allowed = MODES.map(|mode| mode.height.abs()).iter().sum::<f64>()
+            * f64::from(5 * iterations + 50)
+            * f64::EPSILON;
+        let correct = largest <= allowed;
+        let text = if correct {
+            "verified: the exact solution"
+        } else {
+            "WRONG: not the exact solution"
+        };
+        Ok(Verdict {
+            correct,
+            text: format!("{text}, largest error {largest:.1e}, rounding explains {allowed:.1e}"),
+        })
+    }
+
+    /// Against the same steps, done by rank 0 alone: every bit must be equal.
+    fn compare_with_serial(
+        &self,
+        world: &World,
+        now: &mut GlobalArray<f64>,
+        input: Vec<f64>,
+        arguments: &Arguments,
+    ) -> pgas::Result<Verdict> {
+        let now = now.read()?;
+        let mut different = 0_u64;
+        if world.rank() == 0 {
+            let mut serial = input;
+            if arguments.input.is_none() {
+                serial = vec![0.0; self.rows * self.cols];
+                let modes = Modes::new([self.rows, self.cols], 0);
+                for (row, values) in serial.chunks_exact_mut(self.cols).enumerate() {
+                    modes.row(row, values);
+                }
+            }
+            let mut next = serial.clone();
+            for _ in 0..arguments.iterations {
+                let rows: Vec<&[f64]> = serial.chunks_exact(self.cols).collect();
+                let inner = next.chunks_exact_mut(self.cols).skip(1);
+                for (three, result) in rows.windows(3).zip(inner) {
+                    smooth(three[0], three[1], three[2], result);
+                }
+                std::mem::swap(&mut serial, &mut next);
+            }
+            for (row, values) in serial.chunks_exact(self.cols).enumerate() {
+                let found = now.get_range(row * self.cols..(row + 1) * self.cols)?;
+                let pairs = found.iter().zip(values);
+                different += pairs.filter(|(a, b)| a.to_bits() != b.to_bits()).count() as u64;
+            }
+        }
+        let different = world.broadcast(0, different)?;
+        Ok(Verdict {
+            correct: different == 0,
+            text: match different {
+                0 => "verified: bit for bit as computed by one rank alone".to_owned(),
+                _ => format!("WRONG: {different} points are not as computed by one rank alone"),
+            },
+        })
+    }
+
+    /// Rank 0 fetches the plate row by row and writes it into the files. Whether that succeeded.
+    fn write(
+        &self,
+        world: &World,
+        now: &mut GlobalArray<f64>,
+        outputs: Vec<Output>,
+    ) -> pgas::Result<bool> {
+        let now = now.read()?;
+        let mine = &now[..self.mine.len() * self.cols];
+        let low = mine.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = mine.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let low = world.all_reduce(low, Op::Min)?;
+        let high = world.all_reduce(high, Op::Max)?;
+        let mut success = true;
+        for output in outputs {
+            let path = output.path.clone();
+            let written = output
+                .begin(self.rows, self.cols, [low, high])
+                .and_then(|mut file| {
+                    for row in 0..self.rows {
+                        let values = now.get_range(row * self.cols..(row + 1) * self.cols);
+                        file.row(&values.map_err(io::Error::other)?)?;
+                    }
+                    file.finish()
+                });
+            match written {
+                Ok(()) => println!(
+                    "written: {}, values from {low:.4} to {high:.4}",
+                    path.display()
+                ),
+                Err(error) => {
+                    eprintln!("stencil: {}: {error}", path.display());
+                    success = false;
+                }
+            }
+        }
+        world.broadcast(0, success)
+    }
+}
+
+/// The mean of each point of `row` and its four neighbours; the first and the last stay.
+fn smooth(above: &[f64], row: &[f64], below: &[f64], result: &mut [f64]) {
+    // Equal lengths, known before the loop, let the compiler use vector instructions.
+    let n = result.len();
+    let (above, row, below) = (&above[..n], &row[..n], &below[..n]);
+    for i in 1..n - 1 {
+        result[i] = 0.2 * (row[i] + above[i] + below[i] + row[i - 1] + row[i + 1]);
+    }
+}
+
+/// What rank 0 knows before the others: all zero if there is nothing to do.
+#[derive(Default)]
+struct Start {
+    rows: usize,
+    cols: usize,
+    /// The input's values; none without an input.
+    field: Vec<f64>,
+    outputs: Vec<Output>,
+}
+
+impl Start {
+    /// Reads and checks all that comes from outside; the error is one line.
+    fn prepare(arguments: &Arguments, ranks: usize) -> Result<Self, String> {
+        let mut start = Self::default();
+        if let Some(path) = &arguments.input {
+            if arguments.verify == Some(Verify::Exact) {
+                return Err(
+                    "there is no exact solution for --input; use --verify serial".to_owned(),
+                );
+            }
+            let field = files::read(path)?;
+            (start.rows, start.cols, start.field) = (field.rows, field.cols, field.values);
+        } else {
+            let n = arguments.n.unwrap_or(1024);
+            start.rows = arguments.rows.unwrap_or(n);
+            start.cols = arguments.cols.unwrap_or(n);
+        }
+        let (rows, cols) = (start.rows, start.cols);
+        if rows < 3 || cols < 3 {
+            return Err(format!(
+                "a grid of {rows} × {cols} has no inside; the smallest is 3 × 3"
+            ));
+        }
+        if ranks > rows {
+            return Err(format!(
+                "{ranks} ranks for {rows} rows: some would have none"
+            ));
+        }
+        let bytes = rows
+            .checked_add(ranks)
+            .and_then(|n| n.checked_mul(cols)?.checked_mul(8));
+        if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            return Err(format!(
+                "a grid of {rows} × {cols} is too large for any machine"
+            ));
+        }
+        // Before the work, not after it, is the time to hear of a bad file name.
+        if let Some(path) = &arguments.output {
+            start.outputs.push(Output::create(path, Format::Png)?);
+        }
+        if let Some(path) = &arguments.output_npy {
+            start.outputs.push(Output::create(path, Format::Npy)?);
+        }
+        Ok(start)
+    }
+}
+
+struct Verdict {
+    correct: bool,
+    text: String,
+}
+
+/// Temperatures with an exact solution: a sum of standing waves
+/// `height · sin(π·down·row/(rows−1)) · sin(π·across·col/(cols−1))`, each of which only becomes
+/// lower, by the same factor in each step:
+/// `(1 + 2·cos(π·down/(rows−1)) + 2·cos(π·across/(cols−1))) / 5`.
+struct Mode {
+    height: f64,
+    down: u32,
+    across: u32,
+}
+
+const MODES: [Mode; 5] = [
+    Mode {
+        height: 1.0,
+        down: 1,
+        across: 1,
+    },
+    Mode {
+        height: 0.5,
+        down: 3,
+        across: 2,
+    },
+    Mode {
+        height: 0.4,
+        down: 4,
+        across: 7,
+    },
+    Mode {
+        height: 0.3,
+        down: 12,
+        across: 10,
+    },
+    Mode {
+        height: 0.3,
+        down: 25,
+        across: 40,
+    },
+];
+
+/// [`MODES`] after some steps.
+struct Modes {
+    /// For each mode: height and sine by row, sine by column.
+    waves: Vec<(Vec<f64>, Vec<f64>)>,
+}
+
+impl Modes {
+    fn new([rows, cols]: [usize; 2], iterations: u32) -> Self {
+        let waves = MODES.iter().map(|mode| {
+            let down = PI * f64::from(mode.down) / (rows - 1) as f64;
+            let across = PI * f64::from(mode.across) / (cols - 1) as f64;
+            let factor = (1.0 + 2.0 * down.cos() + 2.0 * across.cos()) / 5.0;
+            let height = mode.height * factor.powf(iterations.into());
+            (
+                (0..rows)
+                    .map(|row| height * (down * row as f64).sin())
+                    .collect(),
+                (0..cols).map(|col| (across * col as f64).sin()).collect(),
+            )
+        });
+        Self {
+            waves: waves.collect(),
+        }
+    }
+
+    /// The temperatures of one row.
+    fn row(&self, row: usize, values: &mut [f64]) {
+        values.fill(0.0);
+        for (by_row, by_col) in &self.waves {
+            for (value, wave) in values.iter_mut().zip(by_col) {
+                *value += by_row[row] * wave;
+            }
+        }
+    }
+}
+
+/// A progress bar, if the run takes longer than about two seconds and somebody is looking.
+struct Progress {
+    terminal: Option<File>,
+    bar: Option<ProgressBar>,
+    begin: Instant,
+    iterations: u32,
+}
+
+impl Progress {
+    fn new(world: &World, iterations: u32) -> Self {
+        Self {
+            terminal: if world.rank() == 0 { terminal() } else { None },
+            bar: None,
+            begin: Instant::now(),
+            iterations,
+        }
+    }
+
+    fn update(&mut self, done: u32) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done.into());
+        } else if self.terminal.is_some() && self.begin.elapsed() > Duration::from_millis(500) {
+            let estimate = self.begin.elapsed() * (self.iterations / done);
+            let terminal = self
+                .terminal
+                .take()
+                .and_then(|file| Some((file.try_clone().ok()?, file)));
+            if let (Some((read, write)), true) = (terminal, estimate > Duration::from_secs(2)) {
+                let terminal = console::Term::read_write_pair(read, write);
+                let bar = ProgressBar::with_draw_target(
+                    Some(self.iterations.into()),
+                    ProgressDrawTarget::term(terminal, 10),
+                );
+                bar.set_style(ProgressStyle::default_bar());
+                self.bar = Some(bar.with_position(done.into()));
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Standard error if it is a terminal: ours, or that of the launcher, which passes on whole lines
+/// only and would keep a progress bar to itself.
+fn terminal() -> Option<File> {
+    let open = |path| File::options().read(true).write(true).open(path).ok();
+    let launcher = format!("/proc/{}/fd/2", std::os::unix::process::parent_id());
+    ["/proc/self/fd/2", &launcher]
+        .into_iter()
+        .filter_map(open)
+        .find(File::is_terminal)
+}
