@@ -1,13 +1,49 @@
-//! stub
+//! Distributed arrays over UCX. Any rank of a job reads and writes any element of a
+//! [`GlobalArray`] that is spread over all of them, as if it were its own; nobody is asked at the
+//! other side.
+//!
+//! ```no_run
+//! use pgas::{GlobalArray, World};
+//!
+//! fn main() -> pgas::Result<()> {
+//!     World::run(|world| {
+//!         let squares = GlobalArray::<u64>::from_fn(world, 1_000_000, |i| (i * i) as u64)?;
+//!         let anywhere = squares.get(999_999)?; // lives on the last rank
+//!         squares.put(0, anywhere)?; // lives on rank 0
+//!         world.barrier()?; // now all ranks see it
+//!         println!("rank {}: {}", world.rank(), squares.get(0)?);
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//! ```text
+//! $ ucxrun -n 4 ./target/release/examples/squares
+//! ```
+//!
+//! # The way of a `get`
+//! ```text
+//! GlobalArray::get(index)      array/mod.rs   which rank, which offset: one multiplication
+//!   ├─ mapped (own, same node)                a load through the pointer: done
+//!   └─ Window::get(rank, offset)  window.rs   the rank's key, unpacked at first use
+//!        └─ RemoteKey::get(offset) ucx/rkey.rs  bounds and type checked, posted, waited for
+//!             └─ ucp_get_nbx          ucx-sys
+//! ```
+//!
+//! # Where to look
+//! [`World`] has ranks and collectives, [`GlobalArray`] the arrays, [`testing`] runs tests on
+//! several ranks, [`ucx`] is the safe layer over UCX for programs that exchange keys themselves.
+
+mod array;
 mod dist;
 mod element;
 mod error;
+pub mod testing;
 pub mod ucx;
-mod array;
 mod wait;
 mod window;
 mod world;
+
 pub use array::{GlobalArray, LocalView, ReadView};
 pub use element::{AtomicElement, Element};
-pub use world::{World, Op, Number};
 pub use error::{Error, ErrorKind, Result};
+pub use world::{Number, Op, World};
