@@ -323,7 +323,7 @@ impl ControlWriter {
     }
 
     /// Tells the launcher that this rank has failed and is about to exit. The job ends with `code`, and `message` is
-    /// shown on one line (further lines are dropped).
+    /// shown on one line: line ends become spaces.
     ///
     /// # Errors
     /// As [`leave`](Self::leave).

@@ -7,6 +7,14 @@
     clippy::print_stdout,
     clippy::print_stderr
 )]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::cast_possible_truncation,
+        reason = "a panic fails the test"
+    )
+)]
 
 mod auth;
 pub mod client;

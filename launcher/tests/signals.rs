@@ -23,7 +23,7 @@ const RANKS: u32 = 4;
 
 impl Job {
     fn start(name: &str, what: &str) -> Self {
-        Self::start_by(name, what, |command| Running::start(command))
+        Self::start_by(name, what, Running::start)
     }
 
     fn start_by(name: &str, what: &str, start: impl FnOnce(&mut Command) -> Running) -> Self {
