@@ -136,6 +136,9 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Reported { code, message } if message.trim().is_empty() => {
+                write!(f, "failed with code {code}")
+            }
             Self::Reported { message, .. } => f.write_str(&one_line(message)),
             Self::Killed {
                 signal,

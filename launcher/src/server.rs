@@ -273,10 +273,11 @@ impl Server {
         self.messages(rank);
     }
 
-    /// Sends what waits for `rank` and reads what has come from it, to the end.
+    /// Sends what waits for `rank` and reads what has come from it: all that a socket holds, but not for ever from a
+    /// rank that sends without end.
     pub(crate) fn serve(&mut self, rank: usize) {
         let mut buffer = [0; 1 << 16];
-        loop {
+        for _ in 0..1000 {
             let Some(connection) = &mut self.members[rank].connection else {
                 return;
             };
