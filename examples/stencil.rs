@@ -38,7 +38,7 @@ struct Arguments {
     #[arg(long, requires = "rows")]
     cols: Option<usize>,
     /// Number of time steps
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 2000)]
     iterations: u32,
     /// Temperatures to begin with: a NumPy array (.npy, 2-D, float64 or float32) or a picture (.png)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["n", "rows", "cols"])]
@@ -141,7 +141,6 @@ fn simulate(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
             text: "not verified".to_owned(),
         },
     };
-    let written = grid.write(world, &mut now, start.outputs)?;
     if world.rank() == 0 {
         println!(
             "grid: {} × {}, {} iterations, ranks: {}",
@@ -159,6 +158,7 @@ fn simulate(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
         );
         println!("{}", verdict.text);
     }
+    let written = grid.write(world, &mut now, start.outputs)?;
     now.close()?;
     next.close()?;
     Ok(match verdict.correct && written {
@@ -536,8 +536,15 @@ impl Progress {
                     Some(self.iterations.into()),
                     ProgressDrawTarget::term(terminal, 10),
                 );
-                bar.set_style(ProgressStyle::default_bar());
-                self.bar = Some(bar.with_position(done.into()));
+                if let Ok(style) =
+                    ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left")
+                {
+                    bar.set_style(style);
+                }
+                self.bar = Some(
+                    bar.with_elapsed(self.begin.elapsed())
+                        .with_position(done.into()),
+                );
             }
         }
     }

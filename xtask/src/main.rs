@@ -58,7 +58,9 @@ fn demo() -> Result<()> {
     run(
         Command::new(release.join("ucxrun"))
             .args(["-n", "4"])
-            .arg(release.join("examples/stencil")),
+            .arg(release.join("examples/stencil"))
+            .arg("--output")
+            .arg(target().join("heat.png")),
         Duration::from_secs(120),
     )
 }
