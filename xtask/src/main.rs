@@ -45,14 +45,10 @@ fn main() -> ExitCode {
 }
 
 fn demo() -> Result<()> {
-    let build = Duration::from_secs(20 * 60);
     run(
-        cargo().args(["build", "--release", "--package", "ucxrun"]),
-        build,
-    )?;
-    run(
-        cargo().args(["build", "--release", "--package", "pgas", "--examples"]),
-        build,
+        cargo()
+            .args("build --release --package ucxrun --package pgas --bins --examples".split(' ')),
+        Duration::from_secs(20 * 60),
     )?;
     let release = target().join("release");
     run(

@@ -48,7 +48,7 @@ pub(crate) fn output_of(command: &mut Command) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-/// As one would type it: `NAME=value program arguments`.
+/// As one would type it in the workspace's folder: `NAME=value program arguments`.
 pub(crate) fn describe(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {
@@ -64,7 +64,9 @@ pub(crate) fn describe(command: &Command) -> String {
     };
     words.push(program.display().to_string());
     words.extend(command.get_args().map(|word| word.display().to_string()));
-    words.join(" ")
+    words
+        .join(" ")
+        .replace(&format!("{}/", root().display()), "")
 }
 
 /// Kills a process and its descendants. They share our process group, so that Ctrl-C reaches
