@@ -248,6 +248,13 @@ impl Outputs {
         }
     }
 
+    /// Ends a line that has no end yet, so that what is written next stands on its own.
+    pub(crate) fn end_line(&mut self, stream: Stream) {
+        if let Sinks::Descriptors(sinks) = &mut self.sinks {
+            sinks[stream as usize].end_line();
+        }
+    }
+
     /// Whether all pipes have come to their end.
     pub(crate) fn ended(&self) -> bool {
         self.pipes.iter().flatten().all(Option::is_none)
@@ -349,8 +356,7 @@ impl Sink {
             return;
         }
         if self.open.is_some_and(|open| open != rank) {
-            self.queue.push(b'\n');
-            self.open = None;
+            self.end_line();
         }
         if label {
             let label = format!("[{rank}] ");
@@ -364,6 +370,12 @@ impl Sink {
             self.queue.extend_from_slice(bytes);
         }
         self.open = (!bytes.ends_with(b"\n")).then_some(rank);
+    }
+
+    fn end_line(&mut self) {
+        if self.open.take().is_some() && !self.closed {
+            self.queue.push(b'\n');
+        }
     }
 
     fn write(&mut self) -> std::result::Result<(), Errno> {

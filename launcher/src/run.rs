@@ -486,6 +486,10 @@ impl Engine {
         let mut given_up = false;
         loop {
             left.retain(|&rank| !self.outputs.drain(rank));
+            if left.is_empty() && self.failure.is_some() {
+                // The reason is about to be written there.
+                self.outputs.end_line(Stream::Stderr);
+            }
             if given_up || (left.is_empty() && self.outputs.written()) {
                 break;
             }

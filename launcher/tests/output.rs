@@ -168,6 +168,14 @@ fn last_lines_without_end_do_not_mix() {
 }
 
 #[test]
+fn reason_stands_on_its_own_line() {
+    for ranks in [1, 2] {
+        let ended = run(&mut ucxrun_sh(ranks, "printf 'no end' >&2; exit 3"));
+        ended.expect(3, &["ucxrun: rank "]).one_line();
+    }
+}
+
+#[test]
 fn output_of_a_failing_rank_is_complete() {
     for _ in 0..20 {
         let ended = run(&mut ucxrun_sh(
