@@ -88,12 +88,20 @@ impl Builder {
     /// come from different installations, or when `UCX_PROTO_ENABLE` asks for a protocol
     /// generation that breaks one-sided access; [`ErrorKind::Ucx`] when UCX refuses.
     #[doc(alias = "ucp_init")]
-    pub fn build(self) -> Result<Context> {
+    pub fn build(mut self) -> Result<Context> {
         sys::check().map_err(|reason| Error::new(ErrorKind::Unsupported, reason))?;
         count_forks();
         let (major, minor, _) = version();
         refuse_proto_override(major, minor)?;
 
+        // Atomics by the processor everywhere: those of a network device are not coherent with
+        // atomics through mapped memory.
+        self = self.default_option("ATOMIC_MODE", "cpu");
+        if (major, minor) < NEW_PROTOCOLS && std::env::var_os("UCX_TCP_PUT_ENABLE").is_none() {
+            // Puts over tcp as messages: the receiver of tcp's own puts crashes in 1.13 when
+            // several small ones arrive together. Options of a transport go without its prefix.
+            self.config.push(("PUT_ENABLE".into(), "n".into()));
+        }
         let config = Config::read()?;
         for (name, value) in &self.config {
             config.modify(name, value)?;
@@ -132,6 +140,9 @@ impl Builder {
     }
 }
 
+/// The first version whose default is the new generation of protocols.
+const NEW_PROTOCOLS: (u32, u32) = (1, 16);
+
 /// The two protocol generations of UCX differ in what is one-sided: 1.13 is right only with its
 /// default (old), 1.22 only with its own (new).
 fn refuse_proto_override(major: u32, minor: u32) -> Result<()> {
@@ -139,7 +150,7 @@ fn refuse_proto_override(major: u32, minor: u32) -> Result<()> {
         return Ok(());
     };
     let asked = matches!(value.to_lowercase().as_str(), "y" | "yes" | "1" | "on" | "true");
-    let default = (major, minor) >= (1, 16);
+    let default = (major, minor) >= NEW_PROTOCOLS;
     if asked == default {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use super::progress::Service;
 use super::room::Room;
 use super::{Core, World, decode, encode};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey, Worker};
+use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -156,13 +156,12 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let cards = bootstrap.gather(&card, timeout)?;
     let addresses: Vec<_> = cards.iter().map(|card| card.address.clone()).collect();
 
-    // Through an endpoint that is used for nothing else: which addresses serve memory, and so
-    // which endpoints to keep, depends on the outcome.
+    let peers = Arc::new(Peers::new(worker.clone(), addresses));
     let block = if alone {
         None
     } else {
         let leader = &cards[machine.mine()[0]];
-        meet(&worker, &machine, memory, leader).map_err(start_failed)?
+        meet(&peers, &machine, memory, leader.block.as_ref()).map_err(start_failed)?
     };
     let mapped = bootstrap.gather(&(alone || block.is_some()), timeout)?;
     let (nodes, block) = if mapped.iter().all(|&mapped| mapped) {
@@ -173,15 +172,13 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let block = block.filter(|_| nodes.mine().len() > 1);
 
     let mut service = None;
-    let mut service_addresses = Vec::new();
     if nodes.count() > 1 {
         let serving = context.worker_within(limits).map_err(start_failed)?;
         let address = serving.address()?.to_bytes();
         service = Some(Service::start(serving)?);
-        service_addresses = bootstrap.gather(&address, timeout)?;
+        peers.serve_at(bootstrap.gather(&address, timeout)?);
     }
 
-    let peers = Arc::new(Peers::new(worker.clone(), addresses, service_addresses));
     let nodes = Arc::new(nodes);
     let core = Core {
         rank,
@@ -227,10 +224,7 @@ fn same_software(everybody: &[Identity]) -> Result<()> {
 fn context(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> {
     let mut builder = Context::builder()
         .job(job)
-        .rank(u32::try_from(rank).unwrap_or(u32::MAX))
-        // Atomics by the processor everywhere: atomics of a network device are not coherent
-        // with those through mapped memory.
-        .default_option("ATOMIC_MODE", "cpu");
+        .rank(u32::try_from(rank).unwrap_or(u32::MAX));
     let between = barriers(everybody);
     let without = match (between.posix, between.sysv) {
         (false, false) => None,
@@ -246,17 +240,16 @@ fn context(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> {
 
 /// Maps the machine's meeting block; None if that is not possible.
 fn meet(
-    worker: &Worker,
+    peers: &Peers,
     machine: &Nodes,
     memory: Option<MemoryHandle>,
-    leader: &Card,
+    key: Option<&SerializedRemoteKey>,
 ) -> Result<Option<Block>> {
     let members = machine.mine().len();
-    let Some(key) = &leader.block else {
+    let Some(key) = key else {
         return Ok(None);
     };
-    let address = crate::ucx::WorkerAddress::from_bytes(&leader.address)?;
-    let key = worker.connect(&address)?.unpack(key)?;
+    let key = peers.for_messages(machine.mine()[0])?.unpack(key)?;
     if key.as_ptr().is_none() {
         return Ok(None);
     }

@@ -65,6 +65,9 @@ impl Nodes {
 }
 
 /// Addresses of all ranks, kept packed, and the endpoints made so far.
+///
+/// There is never more than one endpoint from a worker to another: UCX 1.13 sends large messages
+/// to the first one even if it was closed, and they are lost.
 #[derive(Debug)]
 pub(crate) struct Peers {
     worker: Worker,
@@ -72,7 +75,7 @@ pub(crate) struct Peers {
     messages: Vec<Lazy>,
     /// Where its memory is served: a worker that a thread of its own progresses; empty if no
     /// rank needs one, since all memory is mapped.
-    service: Vec<Lazy>,
+    service: OnceLock<Vec<Lazy>>,
     making: Mutex<()>,
 }
 
@@ -82,23 +85,31 @@ struct Lazy {
     endpoint: OnceLock<Endpoint>,
 }
 
+impl Lazy {
+    fn list(addresses: Vec<Vec<u8>>) -> Vec<Self> {
+        addresses
+            .into_iter()
+            .map(|address| Self {
+                address,
+                endpoint: OnceLock::new(),
+            })
+            .collect()
+    }
+}
+
 impl Peers {
-    pub(super) fn new(worker: Worker, messages: Vec<Vec<u8>>, service: Vec<Vec<u8>>) -> Self {
-        let lazy = |addresses: Vec<Vec<u8>>| {
-            addresses
-                .into_iter()
-                .map(|address| Lazy {
-                    address,
-                    endpoint: OnceLock::new(),
-                })
-                .collect()
-        };
+    pub(super) fn new(worker: Worker, messages: Vec<Vec<u8>>) -> Self {
         Self {
             worker,
-            messages: lazy(messages),
-            service: lazy(service),
+            messages: Lazy::list(messages),
+            service: OnceLock::new(),
             making: Mutex::default(),
         }
+    }
+
+    /// From now on memory is reached at these addresses.
+    pub(super) fn serve_at(&self, addresses: Vec<Vec<u8>>) {
+        self.service.get_or_init(|| Lazy::list(addresses));
     }
 
     pub(crate) fn worker(&self) -> &Worker {
@@ -112,7 +123,8 @@ impl Peers {
 
     /// The endpoint for access to memory of `rank`.
     pub(crate) fn for_memory(&self, rank: usize) -> Result<&Endpoint> {
-        self.endpoint(self.service.get(rank).unwrap_or(&self.messages[rank]), rank)
+        let places = self.service.get().unwrap_or(&self.messages);
+        self.endpoint(&places[rank], rank)
     }
 
     fn endpoint<'a>(&self, lazy: &'a Lazy, rank: usize) -> Result<&'a Endpoint> {
