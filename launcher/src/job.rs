@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 use crate::control::JobControl;
 use crate::error::{Error, ErrorKind, Result};
@@ -302,9 +302,4 @@ fn signal_mask() -> Option<libc::sigset_t> {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), mask.as_mut_ptr()) };
     // SAFETY: the call has succeeded, so it has written the set.
     (error == 0).then(|| unsafe { mask.assume_init() })
-}
-
-/// The process and, through it, the group of a child that has not been waited for: neither number can be another's.
-pub(crate) fn pid(child: &Child) -> Option<Pid> {
-    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }

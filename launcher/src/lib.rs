@@ -27,6 +27,7 @@ pub mod limits;
 pub mod outcome;
 mod output;
 mod poll;
+mod rank;
 mod run;
 mod server;
 pub mod wire;

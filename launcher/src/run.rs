@@ -8,22 +8,21 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::Child;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::process::{self as unix, Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{self as unix, Signal};
 
 use crate::client::host_name;
 use crate::control::{Command, JobControl};
 use crate::error::{Error, Result};
 use crate::input::Pump;
-use crate::job::{Job, NoticeFn, pid};
+use crate::job::{Job, NoticeFn};
 use crate::outcome::{Cause, Failure, Outcome};
 use crate::output::{Output, Outputs, Stream};
 use crate::poll::{Token, Waits};
+use crate::rank::{Exit, KILLED, Rank};
 use crate::server::{Event, Server, State};
 use crate::wire::ToRank;
 
@@ -33,8 +32,6 @@ const SETTLE: Duration = Duration::from_millis(50);
 const LOST: Duration = Duration::from_millis(500);
 /// How long a rank that has said why it fails has to exit by itself.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long killed ranks may take to disappear.
-const KILLED: Duration = Duration::from_secs(5);
 /// How often to look at processes where the kernel has no pidfd.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -80,32 +77,6 @@ enum Phase {
     Killing {
         give_up: Instant,
     },
-}
-
-/// A rank's process. Waited for only when the job is over, so that nobody gets its number, nor that of its group.
-struct Rank {
-    child: Child,
-    pid: Pid,
-    /// `None` on kernels without.
-    pidfd: Option<OwnedFd>,
-    exit: Option<Exit>,
-    failed: Option<(i32, String)>,
-    broke: Option<String>,
-    lost: bool,
-    /// When the first sign of a failure was seen: the turn, and whether the rank gave it on purpose.
-    sign: Option<(u64, bool)>,
-    reaped: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Exit {
-    Code(i32),
-    Signal {
-        signal: i32,
-        core_dumped: bool,
-    },
-    /// Somebody else has waited for the process.
-    Unknown,
 }
 
 impl Engine {
@@ -529,121 +500,5 @@ impl Engine {
         self.control
             .next()
             .is_some_and(|command| matches!(command, Command::Interrupt(_) | Command::Kill))
-    }
-}
-
-impl Rank {
-    fn new(child: Child) -> Result<Self> {
-        let pid = pid(&child).ok_or_else(|| Error::io("process number", &Errno::RANGE.into()))?;
-        let mut rank = Self {
-            child,
-            pid,
-            pidfd: None,
-            exit: None,
-            failed: None,
-            broke: None,
-            lost: false,
-            sign: None,
-            reaped: false,
-        };
-        rank.pidfd = match unix::pidfd_open(pid, unix::PidfdFlags::empty()) {
-            Ok(pidfd) => Some(pidfd),
-            Err(error @ (Errno::MFILE | Errno::NFILE)) => {
-                return Err(Error::io("pidfd", &error.into()));
-            }
-            // Older than Linux 5.3, or forbidden in this container.
-            Err(_) => None,
-        };
-        Ok(rank)
-    }
-
-    /// How the process has ended, if it has and this is new.
-    fn look(&self) -> Option<Exit> {
-        if self.exit.is_some() {
-            return None;
-        }
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        match unix::waitid(WaitId::Pid(self.pid), options) {
-            Ok(None) | Err(Errno::INTR) => None,
-            Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => Exit::Code(code),
-                (None, Some(signal)) => Exit::Signal {
-                    signal,
-                    core_dumped: status.dumped(),
-                },
-                (None, None) => Exit::Unknown,
-            }),
-            Err(_) => Some(Exit::Unknown),
-        }
-    }
-
-    /// Whether it was killed in a way that is never another rank's doing.
-    fn struck(&self) -> bool {
-        let consequence = [libc::SIGABRT, libc::SIGTERM, libc::SIGPIPE];
-        matches!(self.exit, Some(Exit::Signal { signal, .. }) if !consequence.contains(&signal))
-            && self.failed.is_none()
-    }
-
-    /// Sends `signal` to the rank's process group, and to the rank if it has left that.
-    fn signal(&self, signal: Signal) {
-        if self.reaped {
-            return;
-        }
-        // A group without processes is as good.
-        let _ = unix::kill_process_group(self.pid, signal);
-        if self.exit.is_none() && unix::getpgid(Some(self.pid)).is_ok_and(|group| group != self.pid)
-        {
-            let _ = unix::kill_process(self.pid, signal);
-        }
-    }
-
-    /// Asks the rank to end, also if it is stopped.
-    fn end(&self, signal: Signal) {
-        self.signal(signal);
-        self.signal(Signal::CONT);
-    }
-
-    /// Waits for a process that has ended.
-    fn reap(&mut self) {
-        if self.exit.is_some() && !self.reaped {
-            self.reaped = true;
-            // It has ended, so this does not block; if somebody else has waited for it, that is as good.
-            let _ = self.child.wait();
-        }
-    }
-}
-
-impl Drop for Rank {
-    /// After an error of the launcher's own, no rank is left.
-    fn drop(&mut self) {
-        if !self.reaped {
-            self.signal(Signal::KILL);
-            // Killed: ends at once, unless the kernel holds it.
-            let until = Instant::now() + KILLED;
-            while self.exit.is_none() && Instant::now() < until {
-                self.exit = self.look();
-                if self.exit.is_none() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-            self.reap();
-        }
-    }
-}
-
-impl std::fmt::Display for Exit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match *self {
-            Self::Code(code) => Cause::Exited { code }.fmt(f),
-            Self::Signal {
-                signal,
-                core_dumped,
-            } => Cause::Killed {
-                signal,
-                core_dumped,
-            }
-            .fmt(f),
-            Self::Unknown => f.write_str("ended"),
-        }
     }
 }
