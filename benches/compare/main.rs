@@ -1,0 +1,268 @@
+//! Our figures, each beside the limit and its rivals, as ratios from one run:
+//! `cargo bench --bench compare`. What is measured, how, and last readings: `benches/README.md`.
+//!
+//! The driver starts, in turn and several times over, a job of ours (this executable again, as
+//! ranks) and the same job of each rival (`benches/rivals`), so that whatever the machine does
+//! meanwhile happens to all. Limits are measured by our ranks themselves, batch by batch.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "indices below 2^23 and counts of loops, on 64-bit machines"
+)]
+
+mod asm;
+mod limits;
+mod loops;
+mod rank;
+mod rivals;
+mod steps;
+mod table;
+
+use clap::Parser;
+use rivals::{Rivals, Start};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use table::Table;
+use ucxrun::{Job, Output};
+
+type Result<T, E = String> = std::result::Result<T, E>;
+
+/// Compares pgas with plain shared memory, OpenSHMEM and MPI RMA.
+#[derive(Debug, Parser)]
+struct Options {
+    /// One short round: to see that everything works, not to quote.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; the table shows their medians [default: 5, or 1 with --quick].
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only these parts: memory, tcp, barrier2, barrier4, launch.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Print one JSON object a figure on standard output, and the table on standard error.
+    #[arg(long)]
+    json: bool,
+    /// Only our own figures and their limits.
+    #[arg(long)]
+    no_rivals: bool,
+    /// Print the machine code of the measured loops and end.
+    #[arg(long)]
+    asm: bool,
+    /// Given by cargo bench.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// This process is a rank of ours: milliseconds of a batch, batches, sections.
+    #[arg(long, hide = true, num_args = 3..)]
+    rank: Vec<String>,
+}
+
+/// Processes that all do the same, of ours and of each rival.
+struct Part {
+    name: &'static str,
+    ranks: u32,
+    transport: Transport,
+    sections: &'static [&'static str],
+    rivals: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Transport {
+    SharedMemory,
+    Tcp,
+}
+
+const PARTS: &[Part] = &[
+    Part {
+        name: "memory",
+        ranks: 2,
+        transport: Transport::SharedMemory,
+        sections: &["element", "bulk"],
+        rivals: &["plain-c", "openshmem", "openmpi", "mpich"],
+    },
+    Part {
+        name: "tcp",
+        ranks: 2,
+        transport: Transport::Tcp,
+        sections: &["network", "busy"],
+        rivals: &["openshmem", "openmpi", "mpich"],
+    },
+    Part {
+        name: "barrier2",
+        ranks: 2,
+        transport: Transport::SharedMemory,
+        sections: &["barrier"],
+        rivals: &["plain-c", "openshmem", "openmpi", "mpich"],
+    },
+    Part {
+        name: "barrier4",
+        ranks: 4,
+        transport: Transport::SharedMemory,
+        sections: &["barrier"],
+        rivals: &["plain-c", "openshmem", "openmpi", "mpich"],
+    },
+];
+
+/// Cores that everything measured may use: the fewest that tell something, equal on all machines.
+const CORES: usize = 2;
+/// Longest that one job may take.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Processes of the part `launch`.
+const LAUNCH: u32 = 16;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let done = if options.rank.is_empty() {
+        drive(&options)
+    } else {
+        rank::run(&options.rank)
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("compare: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn drive(options: &Options) -> Result<()> {
+    let this = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    if options.asm {
+        return asm::print(&this);
+    }
+    for name in &options.only {
+        if name != "launch" && PARTS.iter().all(|part| part.name != name) {
+            return Err(format!("no part {name}"));
+        }
+    }
+    let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|it| it == name);
+    // <target>/release/deps/compare-…
+    let release = this
+        .ancestors()
+        .nth(2)
+        .ok_or("own path has no folder")?
+        .to_owned();
+    let rivals = if options.no_rivals {
+        Rivals::none()
+    } else {
+        Rivals::build(&release.join("compare-rivals"))?
+    };
+    if wanted("launch") {
+        build_launcher(&release)?;
+    }
+    let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 5 });
+    let (batch, batches) = if options.quick { ("2", "5") } else { ("5", "15") };
+
+    use_few_cores()?;
+    let mut table = Table::new(&rivals);
+    for round in 1..=rounds {
+        for part in PARTS.iter().filter(|part| wanted(part.name)) {
+            eprintln!("round {round} of {rounds}: {}", part.name);
+            let mut words = vec![batch.to_owned(), batches.to_owned()];
+            words.extend(part.sections.iter().map(|&section| section.to_owned()));
+            table.add(part.name, "pgas", ours(&this, part, &words));
+            for &rival in part.rivals {
+                let Some(start) = rivals.start(rival, part.ranks, part.transport) else {
+                    continue;
+                };
+                table.add(part.name, rival, start.output(&words, LIMIT));
+            }
+        }
+        if wanted("launch") {
+            eprintln!("round {round} of {rounds}: launch");
+            for _ in 0..(if options.quick { 3 } else { 4 }) {
+                launch(&release, &rivals, &mut table);
+            }
+        }
+    }
+    let text = table.text();
+    if options.json {
+        print!("{}", table.json());
+        eprint!("{text}");
+    } else {
+        print!("{text}");
+    }
+    Ok(())
+}
+
+/// Runs one part as ranks of ours; returns what rank 0 printed.
+fn ours(this: &Path, part: &Part, words: &[String]) -> Result<String> {
+    let mut job = Job::new(this)
+        .arg("--rank")
+        .args(words)
+        .ranks(part.ranks)
+        .output(Output::Capture)
+        .timeout(LIMIT)
+        .default_environment();
+    if part.transport == Transport::Tcp {
+        job = job.env("UCX_TLS", "tcp,self");
+    }
+    let outcome = job.run().map_err(|error| error.to_string())?;
+    if !outcome.success() {
+        let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+        return Err(format!("{outcome}\n{said}"));
+    }
+    Ok(String::from_utf8_lossy(&outcome.stdout).into_owned())
+}
+
+/// Starts, in turn, 16 processes that only join and leave, by each launcher.
+fn launch(release: &Path, rivals: &Rivals, table: &mut Table) {
+    let ours = Start::new(release.join("ucxrun"))
+        .args(["-n", &LAUNCH.to_string()])
+        .arg(release.join("examples/hello"));
+    let mut starts = vec![("pgas", ours)];
+    for name in ["mpich", "openmpi", "openshmem"] {
+        if let Some(start) = rivals.start(name, LAUNCH, Transport::SharedMemory) {
+            starts.push((name, start));
+        }
+    }
+    for (name, start) in starts {
+        let begin = Instant::now();
+        let output = start.output(&[], LIMIT);
+        let time = begin.elapsed().as_secs_f64() * 1e9;
+        table.add("launch", name, output.map(|_| format!("figure start {time}\n")));
+    }
+}
+
+/// Builds `ucxrun` and the example `hello` beside this executable.
+fn build_launcher(release: &Path) -> Result<()> {
+    let target = release.parent().ok_or("no target folder")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let built = Command::new(cargo)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--quiet", "--release", "--target-dir"])
+        .arg(target)
+        .args(["-p", "ucxrun", "-p", "pgas", "--bin", "ucxrun", "--example", "hello"])
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|error| format!("cargo: {error}"))?;
+    if built.success() {
+        Ok(())
+    } else {
+        Err(format!("building ucxrun and hello: {built}"))
+    }
+}
+
+/// From now on this process and those it starts have [`CORES`] cores.
+fn use_few_cores() -> Result<()> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None).map_err(|error| error.to_string())?;
+    let mut few = CpuSet::new();
+    let mut count = 0;
+    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(CORES) {
+        few.set(cpu);
+        count += 1;
+    }
+    if count < CORES {
+        eprintln!("compare: only {count} core: ranks will wait for each other's time slices");
+    }
+    sched_setaffinity(None, &few).map_err(|error| error.to_string())
+}
+
+/// `path`'s file if it exists.
+fn existing(path: PathBuf) -> Option<PathBuf> {
+    path.exists().then_some(path)
+}

@@ -1,0 +1,291 @@
+//! What a rank of ours measures. Rank 0 prints lines `figure NAME OURS [LIMIT]`; times are ns,
+//! rates bytes/ns, which is GB/s. `benches/rivals/rival.c` does the same: change both or neither.
+
+use crate::limits::{Flags, Segment};
+use crate::loops::{self, Memory, Shard, WORDS, content, xorshift};
+use crate::steps;
+use pgas::{GlobalArray, Op, Result, World};
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+const SEED: u64 = 88_172_645_463_325_252;
+
+/// How long, and how often.
+#[derive(Clone, Copy, Debug)]
+struct Batches {
+    ns: f64,
+    count: usize,
+}
+
+pub(crate) fn run(words: &[String]) -> crate::Result<()> {
+    let [ms, count, sections @ ..] = words else {
+        return Err("a rank needs the length of a batch and their number".into());
+    };
+    let batches = Batches {
+        ns: ms.parse::<f64>().map_err(|error| error.to_string())? * 1e6,
+        count: count.parse().map_err(|error: std::num::ParseIntError| error.to_string())?,
+    };
+    World::run(|world| {
+        for section in sections {
+            match section.as_str() {
+                "element" => element(world, batches)?,
+                "bulk" => bulk(world, batches)?,
+                "network" => network(world, batches)?,
+                "busy" => busy(world)?,
+                "barrier" => barrier(world, batches)?,
+                _ => world.abort(2, &format!("no section {section}")),
+            }
+        }
+        Ok(())
+    })
+    .map_err(|error: pgas::Error| error.to_string())
+}
+
+/// Rank 1's shard of an array of ours and, of the same size and content, of plain memory.
+fn shards(world: &World) -> Result<(GlobalArray<u64>, Segment)> {
+    let array = GlobalArray::from_fn(world, world.size() * WORDS, |index| content(index % WORDS))?;
+    let segment = Segment::create(world, 1, WORDS * 8)?;
+    if world.rank() == 1 {
+        for index in 0..WORDS {
+            segment.words().put(index, content(index))?;
+        }
+    }
+    world.barrier()?;
+    Ok((array, segment))
+}
+
+fn element(world: &World, batches: Batches) -> Result<()> {
+    let (array, segment) = shards(world)?;
+    if world.rank() == 0 {
+        let ours = Shard {
+            array: &array,
+            first: WORDS,
+        };
+        let plain = segment.words();
+        macro_rules! figures {
+            ($($name:ident),*) => {$(
+                let (a, b) = batches.pair(
+                    |n, seed| loops::$name(&ours, n, seed),
+                    |n, seed| loops::$name(&plain, n, seed),
+                )?;
+                println!("figure {} {a} {b}", stringify!($name));
+            )*};
+        }
+        figures!(
+            get_random, get_chain, get_cached, put_random, put_flush_random, put_cached,
+            fetch_add_random, fetch_add_cached
+        );
+        macro_rules! instructions {
+            ($($name:ident: $figure:literal),*) => {$(
+                let a = steps::per_round(|n| loops::$name(&ours, n, SEED))?;
+                let b = steps::per_round(|n| loops::$name(&plain, n, SEED))?;
+                if let (Some(a), Some(b)) = (a, b) {
+                    println!("figure {} {a} {b}", $figure);
+                }
+            )*};
+        }
+        instructions!(
+            get_cached: "get_instructions",
+            put_cached: "put_instructions",
+            fetch_add_cached: "fetch_add_instructions"
+        );
+    }
+    world.barrier()
+}
+
+fn bulk(world: &World, batches: Batches) -> Result<()> {
+    let (array, segment) = shards(world)?;
+    if world.rank() == 0 {
+        let ours = Shard {
+            array: &array,
+            first: WORDS,
+        };
+        let plain = segment.words();
+        for (name, bytes) in [("4k", 4 << 10), ("1m", 1 << 20), ("16m", 16 << 20)] {
+            let count = bytes / 8;
+            let rate = |(ours, plain): (f64, f64)| (bytes as f64 / ours, bytes as f64 / plain);
+            // One buffer for both, as where it lies matters.
+            let buffer = RefCell::new(vec![1_u64; count]);
+            let (a, b) = rate(batches.pair(
+                |n, _| loops::get_into(&ours, n, &mut buffer.borrow_mut()).map(|()| 0),
+                |n, _| loops::get_into(&plain, n, &mut buffer.borrow_mut()).map(|()| 0),
+            )?);
+            println!("figure get_into_{name} {a} {b}");
+            let (a, b) = rate(batches.pair(
+                |n, _| loops::get_range(&ours, n, count).map(|()| 0),
+                |n, _| loops::get_range(&plain, n, count).map(|()| 0),
+            )?);
+            println!("figure get_range_{name} {a} {b}");
+            let (a, b) = rate(batches.pair(
+                |n, _| loops::put_range(&ours, n, &buffer.borrow()).map(|()| 0),
+                |n, _| loops::put_range(&plain, n, &buffer.borrow()).map(|()| 0),
+            )?);
+            println!("figure put_range_{name} {a} {b}");
+        }
+    }
+    world.barrier()
+}
+
+/// What is worth measuring where an operation takes microseconds. There is no limit beside it.
+fn network(world: &World, batches: Batches) -> Result<()> {
+    let array = GlobalArray::from_fn(world, world.size() * WORDS, |index| content(index % WORDS))?;
+    if world.rank() == 0 {
+        let ours = Shard {
+            array: &array,
+            first: WORDS,
+        };
+        let ns = batches.one(|n, seed| loops::get_random(&ours, n, seed))?;
+        println!("figure get_random {ns}");
+        let ns = batches.one(|n, seed| loops::put_flush_random(&ours, n, seed))?;
+        println!("figure put_flush_random {ns}");
+        let ns = batches.one(|n, seed| loops::fetch_add_random(&ours, n, seed))?;
+        println!("figure fetch_add_random {ns}");
+        let mut buffer = vec![1_u64; (1 << 20) / 8];
+        let ns = batches.one(|n, _| loops::get_into(&ours, n, &mut buffer).map(|()| 0))?;
+        println!("figure get_into_1m {}", size_of_val(&buffer[..]) as f64 / ns);
+    }
+    world.barrier()
+}
+
+/// Rank 0 reads for 200 ms while the others compute for 300 ms without calling the library.
+fn busy(world: &World) -> Result<()> {
+    let array = GlobalArray::from_fn(world, world.size() * WORDS, |index| content(index % WORDS))?;
+    for name in ["get_busy", "fetch_add_busy"] {
+        world.barrier()?;
+        let begin = Instant::now();
+        if world.rank() == 0 {
+            while begin.elapsed() < Duration::from_millis(20) {}
+            let first = Instant::now();
+            let (mut last, mut worst) = (first, Duration::ZERO);
+            let (mut count, mut x) = (0_u32, SEED);
+            while last - begin < Duration::from_millis(220) {
+                x = xorshift(x);
+                let index = x as usize % WORDS;
+                let value = match name {
+                    "get_busy" => array.get(WORDS + index)?,
+                    _ => array.fetch_add(WORDS + index, 0)?,
+                };
+                let end = Instant::now();
+                assert_eq!(value, content(index), "{name}");
+                worst = worst.max(end - last);
+                last = end;
+                count += 1;
+            }
+            let mean = (last - first).as_secs_f64() * 1e9 / f64::from(count);
+            println!("figure {name} {mean}");
+            println!("figure {name}_worst {}", worst.as_secs_f64() * 1e9);
+        } else {
+            let mut work = 1.0_f64;
+            while begin.elapsed() < Duration::from_millis(300) {
+                for _ in 0..1000 {
+                    work = black_box(work * 1.000_000_1);
+                }
+            }
+        }
+        world.barrier()?;
+    }
+    Ok(())
+}
+
+/// All ranks together. The number of rounds is found by doubling; all do the same.
+fn barrier(world: &World, batches: Batches) -> Result<()> {
+    let segment = Segment::create(world, 0, 4096)?;
+    let flags = Flags::new(&segment, world.size());
+    let ours = |n: u64| (0..n).try_for_each(|_| world.barrier());
+    let plain = |n: u64| {
+        (0..n).for_each(|_| flags.barrier());
+        Ok(())
+    };
+    ours(20)?;
+    let a = together(world, batches, ours)?;
+    let b = together(world, batches, plain)?;
+    let (mut times_a, mut times_b) = (Vec::new(), Vec::new());
+    for batch in 0..batches.count {
+        for turn in 0..2 {
+            let (times, n, work): (_, _, &dyn Fn(u64) -> Result<()>) =
+                if batch % 2 == turn { (&mut times_a, a, &ours) } else { (&mut times_b, b, &plain) };
+            world.barrier()?;
+            let begin = Instant::now();
+            work(n)?;
+            times.push(begin.elapsed().as_secs_f64() * 1e9 / n as f64);
+        }
+    }
+    if world.rank() == 0 {
+        println!("figure barrier {} {}", median(&mut times_a), median(&mut times_b));
+    }
+    world.barrier()
+}
+
+/// How many rounds of `work`, which all ranks do together, make a batch.
+fn together(world: &World, batches: Batches, work: impl Fn(u64) -> Result<()>) -> Result<u64> {
+    let mut n = 16;
+    loop {
+        world.barrier()?;
+        let begin = Instant::now();
+        work(n)?;
+        let enough = begin.elapsed().as_secs_f64() * 1e9 >= batches.ns / 2.0 || n >= 1_000_000;
+        if world.all_reduce(u8::from(enough), Op::Max)? == 1 {
+            return Ok(n);
+        }
+        n *= 2;
+    }
+}
+
+impl Batches {
+    /// Rounds of `work` that take about a batch.
+    fn rounds(self, work: &mut impl FnMut(usize, u64) -> Result<u64>) -> Result<usize> {
+        let mut n = 1;
+        loop {
+            let ns = time(work, n, SEED)? * n as f64;
+            if ns >= self.ns / 2.0 {
+                return Ok((n as f64 * self.ns / ns) as usize + 1);
+            }
+            n *= 2;
+        }
+    }
+
+    /// The median time of a round of `work`.
+    fn one(self, mut work: impl FnMut(usize, u64) -> Result<u64>) -> Result<f64> {
+        let n = self.rounds(&mut work)?;
+        let mut times = (0..self.count as u64)
+            .map(|batch| time(&mut work, n, SEED + batch))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(median(&mut times))
+    }
+
+    /// The median times of a round of `ours` and of `plain`, in turns, both of as many rounds on
+    /// the same indices.
+    fn pair(
+        self,
+        mut ours: impl FnMut(usize, u64) -> Result<u64>,
+        mut plain: impl FnMut(usize, u64) -> Result<u64>,
+    ) -> Result<(f64, f64)> {
+        self.rounds(&mut ours)?;
+        let n = self.rounds(&mut plain)?;
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for batch in 0..self.count as u64 {
+            // Who goes first has the colder cache.
+            if batch % 2 == 0 {
+                a.push(time(&mut ours, n, SEED + batch)?);
+                b.push(time(&mut plain, n, SEED + batch)?);
+            } else {
+                b.push(time(&mut plain, n, SEED + batch)?);
+                a.push(time(&mut ours, n, SEED + batch)?);
+            }
+        }
+        Ok((median(&mut a), median(&mut b)))
+    }
+}
+
+/// Nanoseconds of one round of `n`.
+fn time(work: &mut impl FnMut(usize, u64) -> Result<u64>, n: usize, seed: u64) -> Result<f64> {
+    let begin = Instant::now();
+    black_box(work(n, seed)?);
+    Ok(begin.elapsed().as_secs_f64() * 1e9 / n as f64)
+}
+
+pub(crate) fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

@@ -1,0 +1,229 @@
+//! The rivals: which there are, how they are built, and how each is started.
+
+use crate::{Result, Transport};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A rival: a back end of `benches/rivals/rival.c`.
+pub(crate) struct Rival {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    compiler: &'static str,
+    backend: &'static str,
+    launcher: &'static str,
+    packages: &'static str,
+}
+
+pub(crate) const RIVALS: &[Rival] = &[
+    Rival {
+        name: "plain-c",
+        title: "plain C",
+        compiler: "cc",
+        backend: "plain.h",
+        launcher: "",
+        packages: "gcc",
+    },
+    Rival {
+        name: "openshmem",
+        title: "OpenSHMEM",
+        compiler: "oshcc",
+        backend: "openshmem.h",
+        launcher: "oshrun",
+        packages: "openmpi-bin libopenmpi-dev",
+    },
+    Rival {
+        name: "openmpi",
+        title: "Open MPI RMA",
+        compiler: "mpicc.openmpi",
+        backend: "mpi_rma.h",
+        launcher: "mpirun.openmpi",
+        packages: "openmpi-bin libopenmpi-dev",
+    },
+    Rival {
+        name: "mpich",
+        title: "MPICH RMA",
+        compiler: "mpicc.mpich",
+        backend: "mpi_rma.h",
+        launcher: "mpiexec.hydra",
+        packages: "mpich libmpich-dev",
+    },
+];
+
+/// Those that could be built.
+pub(crate) struct Rivals {
+    built: Vec<(&'static Rival, PathBuf)>,
+    /// Why the others could not.
+    pub(crate) missing: Vec<String>,
+}
+
+impl Rivals {
+    pub(crate) fn none() -> Self {
+        Self {
+            built: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// Builds all rivals whose compilers are installed, into `folder`.
+    pub(crate) fn build(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/rivals/rival.c");
+        let mut this = Self::none();
+        for rival in RIVALS {
+            let program = folder.join(rival.name);
+            match rival.build(&source, &program) {
+                Ok(()) => this.built.push((rival, program)),
+                Err(reason) => {
+                    let text = format!("{} is not measured: {reason}", rival.title);
+                    eprintln!("compare: {text}");
+                    this.missing.push(text);
+                }
+            }
+        }
+        Ok(this)
+    }
+
+    /// How to start `ranks` processes of `name`, if it was built.
+    pub(crate) fn start(&self, name: &str, ranks: u32, transport: Transport) -> Option<Start> {
+        let (rival, program) = self.built.iter().find(|(rival, _)| rival.name == name)?;
+        Some(rival.start(program, ranks, transport))
+    }
+
+    /// Versions, for the record.
+    pub(crate) fn versions(&self) -> Vec<String> {
+        let version = |program: &str| {
+            let output = Command::new(program).arg("--version").output().ok()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let line = text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit()));
+            line.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        self.built
+            .iter()
+            .filter(|(rival, _)| !rival.launcher.is_empty())
+            .filter_map(|(rival, _)| Some(format!("{}: {}", rival.title, version(rival.launcher)?)))
+            .collect()
+    }
+}
+
+impl Rival {
+    fn build(&self, source: &Path, program: &Path) -> Result<()> {
+        for tool in [self.compiler, self.launcher] {
+            if !tool.is_empty() && !is_installed(tool) {
+                return Err(format!("no {tool} (apt-get install {})", self.packages));
+            }
+        }
+        let output = Command::new(self.compiler)
+            .args(["-std=gnu11", "-O3"])
+            .arg(format!("-DBACKEND=\"{}\"", self.backend))
+            .arg(source)
+            .arg("-o")
+            .arg(program)
+            .output()
+            .map_err(|error| format!("{}: {error}", self.compiler))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(format!("{} fails:\n{said}", self.compiler))
+    }
+
+    /// Nothing is bound to cores, and ranks may be more than cores, as with `ucxrun`.
+    fn start(&self, program: &Path, ranks: u32, transport: Transport) -> Start {
+        let tcp = transport == Transport::Tcp;
+        let start = Start::new(if self.launcher.is_empty() {
+            program.as_os_str().to_owned()
+        } else {
+            self.launcher.into()
+        });
+        let count = ranks.to_string();
+        let open_mpi = |start: Start| {
+            start
+                .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+                .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+                .args(["-n", &count, "--oversubscribe", "--bind-to", "none"])
+        };
+        match self.name {
+            "openshmem" => open_mpi(start)
+                .env("SHMEM_SYMMETRIC_SIZE", "128M")
+                .args(["-x", "SHMEM_SYMMETRIC_SIZE", "-x"])
+                .arg(match transport {
+                    Transport::SharedMemory => "UCX_TLS=posix,sysv,cma,self,tcp",
+                    Transport::Tcp => "UCX_TLS=tcp,self",
+                })
+                .arg(program),
+            "openmpi" if tcp => open_mpi(start)
+                .args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp"])
+                .args(["--mca", "btl_tcp_if_include", "lo", "--mca", "osc", "^sm,ucx"])
+                .arg(program),
+            "openmpi" => open_mpi(start).arg(program),
+            "mpich" => {
+                let start = start.args(["-n", &count]).arg(program);
+                if tcp {
+                    // Its own shared memory is off, and UCX has tcp.
+                    start.env("MPIR_CVAR_NOLOCAL", "1").env("UCX_TLS", "tcp,self")
+                } else {
+                    start
+                }
+            }
+            _ => start.env("RANKS", count),
+        }
+    }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| crate::existing(folder.join(program)).is_some())
+}
+
+/// A command that is ended with all its children if it takes too long.
+pub(crate) struct Start {
+    words: Vec<OsString>,
+    env: Vec<(&'static str, OsString)>,
+}
+
+impl Start {
+    pub(crate) fn new(program: impl Into<OsString>) -> Self {
+        Self {
+            words: vec![program.into()],
+            env: Vec::new(),
+        }
+    }
+
+    pub(crate) fn arg(mut self, word: impl Into<OsString>) -> Self {
+        self.words.push(word.into());
+        self
+    }
+
+    pub(crate) fn args<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
+        self.words
+            .extend(words.into_iter().map(|word| word.as_ref().to_owned()));
+        self
+    }
+
+    fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    /// What it prints with `words` as its last arguments.
+    pub(crate) fn output(self, words: &[String], limit: Duration) -> Result<String> {
+        let output = Command::new("timeout")
+            .args(["--kill-after=5", &limit.as_secs().to_string()])
+            .args(&self.words)
+            .args(words)
+            .envs(self.env)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("timeout: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() || text.contains("figure done") {
+            return Ok(text);
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = said.lines().take(20).collect::<Vec<_>>().join("\n");
+        Err(format!("{}\n{said}", output.status))
+    }
+}

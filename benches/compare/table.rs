@@ -1,0 +1,317 @@
+//! Collects figures by row and by who was measured, and prints them.
+
+use crate::rank::median;
+use crate::rivals::{RIVALS, Rivals};
+use crate::{Result, rivals};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// One line of the table.
+struct Row {
+    part: &'static str,
+    figure: &'static str,
+    title: &'static str,
+    unit: Unit,
+    target: Target,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Unit {
+    /// Nanoseconds; fewer are better.
+    Time,
+    /// GB/s; more are better.
+    Rate,
+    /// Instructions; fewer are better.
+    Count,
+}
+
+/// What is asked of a figure.
+#[derive(Clone, Copy)]
+enum Target {
+    None,
+    /// Times the limit: at most for times, at least for rates.
+    Limit(f64),
+    /// Times the rival of that name.
+    Rival(&'static str, f64),
+    /// At most so many nanoseconds.
+    Ns(f64),
+}
+
+const fn row(
+    part: &'static str,
+    figure: &'static str,
+    title: &'static str,
+    unit: Unit,
+    target: Target,
+) -> Row {
+    Row {
+        part,
+        figure,
+        title,
+        unit,
+        target,
+    }
+}
+
+use Target::{Limit, Ns, Rival};
+use Unit::{Count, Rate, Time};
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    row("memory", "get_random", "get, random in 64 MiB", Time, Limit(1.3)),
+    row("memory", "get_chain", "get, random, each waits for the last", Time, Limit(1.3)),
+    row("memory", "get_cached", "get, in cache", Time, Target::None),
+    row("memory", "get_instructions", "get, in cache: instructions of the loop", Count, Target::None),
+    row("memory", "put_random", "put, random in 64 MiB", Time, Limit(1.3)),
+    row("memory", "put_flush_random", "put + flush, random", Time, Limit(1.3)),
+    row("memory", "put_cached", "put, in cache", Time, Target::None),
+    row("memory", "put_instructions", "put, in cache: instructions of the loop", Count, Target::None),
+    row("memory", "fetch_add_random", "fetch_add, random in 64 MiB", Time, Limit(1.3)),
+    row("memory", "fetch_add_cached", "fetch_add, in cache", Time, Limit(1.3)),
+    row("memory", "fetch_add_instructions", "fetch_add, in cache: instructions of the loop", Count, Target::None),
+    row("memory", "get_into_4k", "get_into 4 KiB", Rate, Limit(0.95)),
+    row("memory", "get_range_4k", "get_range 4 KiB", Rate, Limit(0.95)),
+    row("memory", "put_range_4k", "put_range 4 KiB", Rate, Limit(0.95)),
+    row("memory", "get_into_1m", "get_into 1 MiB", Rate, Limit(0.95)),
+    row("memory", "get_range_1m", "get_range 1 MiB", Rate, Limit(0.95)),
+    row("memory", "put_range_1m", "put_range 1 MiB", Rate, Limit(0.95)),
+    row("memory", "get_into_16m", "get_into 16 MiB", Rate, Limit(0.95)),
+    row("memory", "get_range_16m", "get_range 16 MiB", Rate, Limit(0.95)),
+    row("memory", "put_range_16m", "put_range 16 MiB", Rate, Limit(0.95)),
+    row("tcp", "get_random", "tcp: get", Time, Rival("openshmem", 1.0)),
+    row("tcp", "put_flush_random", "tcp: put + flush", Time, Target::None),
+    row("tcp", "fetch_add_random", "tcp: fetch_add", Time, Target::None),
+    row("tcp", "get_into_1m", "tcp: get_into 1 MiB", Rate, Target::None),
+    row("tcp", "get_busy", "tcp: get while its owner computes, mean", Time, Ns(100e3)),
+    row("tcp", "get_busy_worst", "tcp: get while its owner computes, worst", Time, Target::None),
+    row("tcp", "fetch_add_busy", "tcp: fetch_add while its owner computes, mean", Time, Ns(100e3)),
+    row("tcp", "fetch_add_busy_worst", "tcp: fetch_add while its owner computes, worst", Time, Target::None),
+    row("barrier2", "barrier", "barrier, 2 ranks", Time, Target::None),
+    row("barrier4", "barrier", "barrier, 4 ranks on 2 cores", Time, Limit(2.0)),
+    row("launch", "start", "start and end 16 processes", Time, Rival("mpich", 1.0)),
+];
+
+/// Whose figures there are.
+const LIMIT: &str = "limit";
+const OURS: &str = "pgas";
+
+pub(crate) struct Table {
+    /// By part, figure and who: one value a round.
+    values: BTreeMap<(&'static str, String, &'static str), Vec<f64>>,
+    /// Ratios to the limit, from figures of one process.
+    notes: Vec<String>,
+    versions: Vec<String>,
+}
+
+impl Table {
+    pub(crate) fn new(rivals: &Rivals) -> Self {
+        Self {
+            values: BTreeMap::new(),
+            notes: rivals.missing.clone(),
+            versions: rivals.versions(),
+        }
+    }
+
+    /// Adds what `who` printed in one run of `part`.
+    pub(crate) fn add(&mut self, part: &'static str, who: &'static str, output: Result<String>) {
+        let output = match output {
+            Ok(output) => output,
+            Err(reason) => {
+                let note = format!("{who} failed in {part}: {reason}");
+                eprintln!("compare: {note}");
+                self.notes.push(note);
+                return;
+            }
+        };
+        for line in output.lines() {
+            let Some(rest) = line.strip_prefix("figure ") else {
+                continue;
+            };
+            let mut words = rest.split_whitespace();
+            let name = words.next().unwrap_or_default();
+            let mut numbers = words.filter_map(|word| word.parse::<f64>().ok());
+            if name == "wrong" && numbers.next().is_some_and(|wrong| wrong != 0.0) {
+                self.notes.push(format!("{who} read WRONG values in {part}"));
+                continue;
+            }
+            for (who, value) in [who, LIMIT].into_iter().zip(numbers) {
+                let key = (part, name.to_owned(), who);
+                self.values.entry(key).or_default().push(value);
+            }
+        }
+    }
+
+    fn values(&self, row: &Row, who: &'static str) -> &[f64] {
+        let key = (row.part, row.figure.to_owned(), who);
+        self.values.get(&key).map_or(&[], Vec::as_slice)
+    }
+
+    fn median(&self, row: &Row, who: &'static str) -> Option<f64> {
+        let mut values = self.values(row, who).to_vec();
+        (!values.is_empty()).then(|| median(&mut values))
+    }
+
+    /// Median, least and largest of ours divided by `who`'s, round by round.
+    fn ratio(&self, row: &Row, who: &'static str) -> Option<(f64, f64, f64)> {
+        let pairs = self.values(row, OURS).iter().zip(self.values(row, who));
+        let mut ratios: Vec<f64> = pairs.map(|(ours, other)| ours / other).collect();
+        if ratios.is_empty() {
+            return None;
+        }
+        let middle = median(&mut ratios);
+        Some((middle, ratios[0], ratios[ratios.len() - 1]))
+    }
+
+    /// What is asked, and whether it is reached.
+    fn verdict(&self, row: &Row) -> Option<(String, bool)> {
+        let better = |ratio: f64, bound: f64| match row.unit {
+            Rate => ratio >= bound,
+            Time | Count => ratio <= bound,
+        };
+        let sign = if row.unit == Rate { "≥" } else { "≤" };
+        match row.target {
+            Target::None => None,
+            Limit(bound) => {
+                let (ratio, ..) = self.ratio(row, LIMIT)?;
+                Some((format!("{sign} {bound} × limit"), better(ratio, bound)))
+            }
+            Rival(who, bound) => {
+                let (ratio, ..) = self.ratio(row, who)?;
+                Some((format!("{sign} {bound} × {}", title(who)), better(ratio, bound)))
+            }
+            Ns(bound) => {
+                let ours = self.median(row, OURS)?;
+                Some((format!("≤ {}", show(bound, Time)), ours <= bound))
+            }
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let rivals: Vec<_> = RIVALS.iter().collect();
+        let mut lines = vec![vec![
+            String::new(),
+            "pgas".into(),
+            "limit".into(),
+            "pgas/limit [least–largest]".into(),
+            "asked".into(),
+            String::new(),
+        ]];
+        lines[0].extend(rivals.iter().map(|rival| rival.title.to_owned()));
+        for row in ROWS {
+            let Some(ours) = self.median(row, OURS) else {
+                continue;
+            };
+            let cell = |who| self.median(row, who).map_or(String::new(), |value| show(value, row.unit));
+            let verdict = self.verdict(row);
+            let mut line = vec![
+                row.title.to_owned(),
+                show(ours, row.unit),
+                cell(LIMIT),
+                self.ratio(row, LIMIT).map_or(String::new(), |(middle, least, largest)| {
+                    format!("{middle:.2} [{least:.2}–{largest:.2}]")
+                }),
+                verdict.as_ref().map_or(String::new(), |(asked, _)| asked.clone()),
+                match verdict {
+                    None => String::new(),
+                    Some((_, true)) => "yes".into(),
+                    Some((_, false)) => "NO".into(),
+                },
+            ];
+            line.extend(rivals.iter().map(|rival| {
+                match self.ratio(row, rival.name) {
+                    None => String::new(),
+                    // How many times better than the rival we are.
+                    Some((ratio, ..)) => format!(
+                        "{} ({:.2}×)",
+                        cell(rival.name),
+                        if row.unit == Rate { ratio } else { 1.0 / ratio }
+                    ),
+                }
+            }));
+            lines.push(line);
+        }
+        let mut text = columns(&lines);
+        text.push_str("\n(n×): pgas is n times as fast as this rival. Medians of rounds.\n");
+        for version in &self.versions {
+            let _ = writeln!(text, "{version}");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "NOTE: {note}");
+        }
+        text
+    }
+
+    /// One object for each row and who was measured.
+    pub(crate) fn json(&self) -> String {
+        let mut text = String::new();
+        let whos = [OURS, LIMIT].into_iter().chain(RIVALS.iter().map(|rival| rival.name));
+        for who in whos {
+            for row in ROWS {
+                let Some(middle) = self.median(row, who) else {
+                    continue;
+                };
+                let unit = match row.unit {
+                    Time => "ns",
+                    Rate => "GB/s",
+                    Count => "instructions",
+                };
+                let rounds: Vec<_> = self.values(row, who).iter().map(f64::to_string).collect();
+                let _ = write!(
+                    text,
+                    r#"{{"who":"{who}","part":"{}","figure":"{}","unit":"{unit}","median":{middle}"#,
+                    row.part, row.figure
+                );
+                if let (true, Some((asked, reached))) = (who == OURS, self.verdict(row)) {
+                    let _ = write!(text, r#","asked":"{asked}","reached":{reached}"#);
+                }
+                let _ = writeln!(text, r#","rounds":[{}]}}"#, rounds.join(","));
+            }
+        }
+        text
+    }
+}
+
+fn title(who: &str) -> &str {
+    let rival = rivals::RIVALS.iter().find(|rival| rival.name == who);
+    rival.map_or(who, |rival| rival.title)
+}
+
+/// Three digits and the unit that fits.
+fn show(value: f64, unit: Unit) -> String {
+    let (value, unit) = match unit {
+        Count => return format!("{value:.1}"),
+        Rate => (value, "GB/s"),
+        Time if value >= 1e6 => (value / 1e6, "ms"),
+        Time if value >= 1e3 => (value / 1e3, "µs"),
+        Time => (value, "ns"),
+    };
+    let digits = match value {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// A Markdown table that can be read as it is.
+fn columns(lines: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let widths = lines.iter().map(|line| line[column].chars().count());
+        widths.max().unwrap_or(0).max(3)
+    };
+    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        for (cell, width) in line.iter().zip(&widths) {
+            let _ = write!(text, "| {cell:<width$} ");
+        }
+        text.push_str("|\n");
+        if number == 0 {
+            for width in &widths {
+                let _ = write!(text, "|{}", "-".repeat(width + 2));
+            }
+            text.push_str("|\n");
+        }
+    }
+    text
+}
