@@ -214,7 +214,7 @@ fn launch(release: &Path, rivals: &Rivals, table: &mut Table) {
         .args(["-n", &LAUNCH.to_string()])
         .arg(release.join("examples/hello"));
     let mut starts = vec![("pgas", ours)];
-    for name in ["mpich", "openmpi", "openshmem"] {
+    for name in ["mpich", "openmpi"] {
         if let Some(start) = rivals.start(name, LAUNCH, Transport::SharedMemory) {
             starts.push((name, start));
         }

@@ -223,7 +223,7 @@ impl Start {
             return Ok(text);
         }
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let said = said.lines().take(20).collect::<Vec<_>>().join("\n");
+        let said = said.lines().take(6).collect::<Vec<_>>().join("\n");
         Err(format!("{}\n{said}", output.status))
     }
 }

@@ -119,7 +119,7 @@ impl Table {
             Err(reason) => {
                 let note = format!("{who} failed in {part}: {reason}");
                 eprintln!("compare: {note}");
-                self.notes.push(note);
+                self.note(note);
                 return;
             }
         };
@@ -131,13 +131,19 @@ impl Table {
             let name = words.next().unwrap_or_default();
             let mut numbers = words.filter_map(|word| word.parse::<f64>().ok());
             if name == "wrong" && numbers.next().is_some_and(|wrong| wrong != 0.0) {
-                self.notes.push(format!("{who} read WRONG values in {part}"));
+                self.note(format!("{who} read WRONG values in {part}"));
                 continue;
             }
             for (who, value) in [who, LIMIT].into_iter().zip(numbers) {
                 let key = (part, name.to_owned(), who);
                 self.values.entry(key).or_default().push(value);
             }
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
         }
     }
 
