@@ -8,7 +8,7 @@ use super::status::check;
 use super::worker::Worker;
 use crate::error::{Error, ErrorKind, Result};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use ucx_sys as sys;
@@ -26,6 +26,8 @@ pub struct Endpoint(Arc<Inner>);
 struct Inner {
     handle: NonNull<sys::ucp_ep>,
     closed: AtomicBool,
+    /// Whether it is among its worker's written endpoints. Changed with the worker locked.
+    written: AtomicBool,
     worker: Worker,
 }
 
@@ -53,6 +55,7 @@ impl Endpoint {
         Ok(Self(Arc::new(Inner {
             handle,
             closed: AtomicBool::new(false),
+            written: AtomicBool::new(false),
             worker: worker.clone(),
         })))
     }
@@ -86,6 +89,15 @@ impl Endpoint {
         self.raw()
     }
 
+    /// Sets the mark that it has been written to; returns whether it had it before.
+    pub(super) fn mark_written(&self, written: bool) -> bool {
+        self.0.written.swap(written, Ordering::Relaxed)
+    }
+
+    pub(super) fn downgrade(&self) -> WeakEndpoint {
+        WeakEndpoint(Arc::downgrade(&self.0))
+    }
+
     pub(super) fn raw(&self) -> sys::ucp_ep_h {
         self.0.handle.as_ptr()
     }
@@ -100,6 +112,17 @@ impl Endpoint {
             ));
         }
         Ok(())
+    }
+}
+
+/// An endpoint that its worker remembers but does not keep.
+#[derive(Debug)]
+pub(super) struct WeakEndpoint(Weak<Inner>);
+
+impl WeakEndpoint {
+    /// None if it has been closed, which has flushed it.
+    pub(super) fn upgrade(&self) -> Option<Endpoint> {
+        self.0.upgrade().map(Endpoint)
     }
 }
 

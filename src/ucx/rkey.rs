@@ -616,7 +616,7 @@ impl RemoteKey {
             )
         };
         let posted = Posted::new("ucp_put_nbx", result)?;
-        worker.set_unflushed(&mut state);
+        worker.set_unflushed(&mut state, &self.endpoint);
         state.keep(posted, buffer);
         Ok(())
     }

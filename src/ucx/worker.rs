@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "calls UCX")]
 
 use super::context::Context;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, WeakEndpoint};
 use super::request::{InFlight, Outcome, Posted};
 use super::seal::{self, Kind};
 use super::status::check;
@@ -33,8 +33,10 @@ struct Inner {
     // Dropped after `Drop::drop` below has destroyed the worker.
     state: Mutex<State>,
     event_fd: i32,
-    /// Whether a put or atomic was posted since the last flush. Changed with `state` locked.
+    /// Whether a put was posted since the last flush. Changed with `state` locked.
     unflushed: AtomicBool,
+    /// Held by the thread that flushes: another that finds nothing to flush has to wait for it.
+    flushing: Mutex<()>,
     /// Endpoints are not closed one by one, they go with the worker.
     ending: AtomicBool,
     limits: Arc<Limits>,
@@ -49,6 +51,8 @@ pub(super) struct State {
     /// Operations nobody waits for, with the buffers they use, oldest first.
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: usize,
+    /// Endpoints on which a put was posted since the last flush.
+    written: Vec<WeakEndpoint>,
 }
 
 // SAFETY: a worker made with UCS_THREAD_MODE_SERIALIZED may be used from any thread, one at a
@@ -77,10 +81,12 @@ impl Worker {
                 handle,
                 in_flight: VecDeque::new(),
                 in_flight_bytes: 0,
+                written: Vec::new(),
             }),
             event_fd: -1,
             limits: limits.clone(),
             unflushed: AtomicBool::new(false),
+            flushing: Mutex::default(),
             ending: AtomicBool::new(false),
             context: context.clone(),
         };
@@ -129,29 +135,64 @@ impl Worker {
         Endpoint::new(self, &address.bytes)
     }
 
-    /// Waits until all puts and atomics posted on this worker are complete at their targets.
+    /// Waits until all puts posted on this worker are complete at their targets. Atomics are when
+    /// they return.
     ///
     /// # Errors
     /// [`ErrorKind::Ucx`], or whatever ended the wait.
-    #[doc(alias = "ucp_worker_flush_nbx")]
+    #[doc(alias = "ucp_ep_flush_nbx")]
     pub fn flush(&self) -> Result<()> {
-        let posted = {
-            if !self.0.unflushed.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            let state = self.lock()?;
-            self.0.unflushed.store(false, Ordering::Relaxed);
-            let param = sys::ucp_request_param_t::ZEROED;
-            // SAFETY: the worker is live and locked.
-            let result =
-                unsafe { sys::ucp_worker_flush_nbx(state.handle.as_ptr(), &raw const param) };
-            Posted::new("ucp_worker_flush_nbx", result)?
-        };
-        let flushed = self.wait(posted);
-        if flushed.is_err() {
-            self.0.unflushed.store(true, Ordering::Relaxed);
+        if !self.0.unflushed.load(Ordering::Acquire) {
+            return Ok(());
         }
+        let _one_at_a_time = self
+            .0
+            .flushing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Endpoint by endpoint: flushing the worker would also wait for connections over which
+        // nothing was written, until their peers progress them.
+        let written: Vec<Endpoint> = {
+            let mut state = self.lock()?;
+            let written = state.written.drain(..);
+            let live = written.filter_map(|endpoint| endpoint.upgrade());
+            live.inspect(|endpoint| {
+                endpoint.mark_written(false);
+            })
+            .collect()
+        };
+        let flushed = self.flush_endpoints(&written);
+        let mut state = self.lock()?;
+        if flushed.is_err() {
+            for endpoint in &written {
+                self.set_unflushed(&mut state, endpoint);
+            }
+        } else if state.written.is_empty() {
+            self.0.unflushed.store(false, Ordering::Release);
+        }
+        // Dropping an endpoint takes the lock.
+        drop(state);
         flushed
+    }
+
+    fn flush_endpoints(&self, endpoints: &[Endpoint]) -> Result<()> {
+        let mut flushes = Vec::with_capacity(endpoints.len());
+        {
+            let _state = self.lock()?;
+            let param = sys::ucp_request_param_t::ZEROED;
+            for endpoint in endpoints {
+                // SAFETY: the endpoint is live and of this worker, which is locked.
+                let result = unsafe { sys::ucp_ep_flush_nbx(endpoint.raw(), &raw const param) };
+                flushes.push(Posted::new("ucp_ep_flush_nbx", result));
+            }
+        }
+        let mut all = Ok(());
+        for flush in flushes {
+            // All are waited for, or at least freed, also after the first failure.
+            let flushed = flush.and_then(|posted| self.wait(posted));
+            all = all.and(flushed);
+        }
+        all
     }
 
     /// Lets UCX do what it can do now; returns whether it did anything.
@@ -347,8 +388,11 @@ impl Worker {
         })
     }
 
-    /// Notes that something was posted that a flush has to wait for. The state is locked.
-    pub(super) fn set_unflushed(&self, _: &mut State) {
+    /// Notes that something was posted on `endpoint` that a flush has to wait for.
+    pub(super) fn set_unflushed(&self, state: &mut State, endpoint: &Endpoint) {
+        if !endpoint.mark_written(true) {
+            state.written.push(endpoint.downgrade());
+        }
         self.0.unflushed.store(true, Ordering::Release);
     }
 

@@ -1,0 +1,125 @@
+//! C15: ranks drop their arrays when and in which order they like.
+
+use pgas::testing::on_ranks;
+use pgas::{GlobalArray, Op, World};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One rank drops at once, the others go on reading its shard.
+fn one_drops_first(world: &World) -> pgas::Result<()> {
+    let len = 1000;
+    let array = GlobalArray::<u64>::from_fn(world, len, |index| index as u64 + 1)?;
+    if world.rank() == 1 {
+        drop(array);
+        // What takes the memory's place, were it unmapped.
+        let _other = vec![u64::MAX; 1 << 20];
+    } else {
+        for _ in 0..10 {
+            for index in 0..len {
+                assert_eq!(array.get(index)?, index as u64 + 1);
+            }
+        }
+    }
+    // The next array is made while the others still hold the first.
+    let next = GlobalArray::<u64>::from_fn(world, len, |_| 7)?;
+    assert!(next.get_range(0..len)?.iter().all(|&value| value == 7));
+    Ok(())
+}
+
+#[test]
+fn one_rank_of_2_drops_first() {
+    on_ranks(2, one_drops_first);
+}
+#[test]
+fn one_rank_of_4_drops_first() {
+    on_ranks(4, one_drops_first);
+}
+
+#[test]
+fn every_rank_in_its_own_order() {
+    on_ranks(4, |world| {
+        for round in 0..20 {
+            let a = GlobalArray::<u32>::from_fn(world, 50, |index| index as u32 + round)?;
+            let b = GlobalArray::<u32>::from_fn(world, 60, |index| index as u32 + round)?;
+            assert_eq!(a.get(49)? + 10, b.get(59)?);
+            if world.rank() % 2 == 0 {
+                drop(a);
+                drop(b);
+            } else {
+                drop(b);
+                drop(a);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn one_rank_keeps_a_clone() {
+    on_ranks(3, |world| {
+        let array = Arc::new(GlobalArray::<u64>::from_fn(world, 30, |index| index as u64)?);
+        if world.rank() == 0 {
+            let clone = array.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(500));
+                assert_eq!(clone.get(29).unwrap(), 29);
+            })
+            .join()
+            .unwrap();
+        }
+        drop(array);
+        // Made while rank 0 still holds its clone.
+        let other = GlobalArray::<u64>::new(world, 30)?;
+        world.barrier()?;
+        drop(other);
+        Ok(())
+    });
+}
+
+fn segments() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().count()
+}
+
+/// Two hundred arrays without a barrier in user code: memory and mappings do not grow.
+#[test]
+fn create_put_drop_in_a_loop() {
+    on_ranks(2, |world| {
+        let mut before = 0;
+        for round in 0..200_u64 {
+            let array = GlobalArray::<u64>::new(world, 1000)?;
+            array.put(999 - world.rank(), round)?;
+            assert_eq!(array.get(999 - world.rank())?, round);
+            if round == 20 {
+                before = segments();
+            }
+        }
+        let after = segments();
+        assert!(after <= before + 20, "{before} mappings after 20 rounds, {after} after 200");
+        Ok(())
+    });
+}
+
+#[test]
+fn close_frees_on_all_ranks() {
+    on_ranks(3, |world| {
+        // 64 rounds of 64 MiB: more than is there, were they not freed.
+        for round in 0..64_u64 {
+            let array = GlobalArray::<u64>::new(world, 1 << 23)?;
+            array.put((1 << 23) - 1 - world.rank(), round)?;
+            array.close()?;
+        }
+        Ok(())
+    });
+}
+
+/// An array that outlives its world can still be read and dropped.
+#[test]
+fn an_array_that_outlives_the_world() {
+    on_ranks(2, |world| {
+        let array = GlobalArray::<u64>::from_fn(world, 10, |index| index as u64)?;
+        assert_eq!(world.all_reduce(array.get(9)?, Op::Sum)?, 18);
+        std::mem::forget(array);
+        Ok(())
+    });
+}
