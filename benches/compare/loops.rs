@@ -104,6 +104,16 @@ pub(crate) fn get_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<
 }
 
 #[inline(never)]
+pub(crate) fn get_chain_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+    let mut value = 0_u64;
+    for _ in 0..n {
+        x = x.wrapping_add(GOLDEN);
+        value = memory.get(((x >> 55).wrapping_add(value) & 511) as usize)?;
+    }
+    Ok(value)
+}
+
+#[inline(never)]
 pub(crate) fn put_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
     for _ in 0..n {
         x = xorshift(x);
