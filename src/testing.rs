@@ -84,7 +84,7 @@ impl Ranks {
     where
         F: FnOnce(&World) -> Result<()>,
     {
-        let outcome = self.outcome(body);
+        let outcome = self.start(Skip::Pass, || World::run(body));
         assert!(
             outcome.success(),
             "{outcome}\n--- standard output of all ranks\n{}--- standard error of all ranks\n{}",
@@ -93,7 +93,9 @@ impl Ranks {
         );
     }
 
-    /// Runs `body` on all ranks and tells how that ended, for tests of failures.
+    /// Runs `body` on all ranks and tells how that ended, for tests of failures. Once in a test,
+    /// before any other call: the ranks run the test from its beginning, and do not know how
+    /// earlier jobs ended.
     ///
     /// # Panics
     /// If the ranks cannot be started.
@@ -105,7 +107,8 @@ impl Ranks {
         self.processes(|| World::run(body))
     }
 
-    /// Starts the processes and runs `body` in each, which may join the job by itself.
+    /// Starts the processes and runs `body` in each, which may join the job by itself. Once in a
+    /// test, as [`Ranks::outcome`].
     ///
     /// # Panics
     /// If the ranks cannot be started.
@@ -114,8 +117,16 @@ impl Ranks {
     where
         F: FnOnce() -> Result<()>,
     {
+        self.start(Skip::Refuse, body)
+    }
+
+    #[track_caller]
+    fn start<F>(self, skip: Skip, body: F) -> Outcome
+    where
+        F: FnOnce() -> Result<()>,
+    {
         if let Some(wanted) = std::env::var_os(CALL) {
-            return be_a_rank(&wanted.to_string_lossy(), body);
+            return be_a_rank(&wanted.to_string_lossy(), skip, body);
         }
         let name = test_name::<F>();
         let call = count_call(&name);
@@ -147,13 +158,24 @@ impl Ranks {
     }
 }
 
+/// What a started process does at a call that is not the one it is for.
+enum Skip {
+    /// The process that runs the test saw it succeed, or there would be no later call.
+    Pass,
+    /// How it ended is known only there.
+    Refuse,
+}
+
 /// In a started process: skips calls before the wanted one, runs that, and ends the process.
-fn be_a_rank(wanted: &str, body: impl FnOnce() -> Result<()>) -> Outcome {
+#[track_caller]
+fn be_a_rank(wanted: &str, skip: Skip, body: impl FnOnce() -> Result<()>) -> Outcome {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     if call.to_string() != wanted {
-        // The process that runs the test has judged this call already.
-        return Outcome::default();
+        match skip {
+            Skip::Pass => return Outcome::default(),
+            Skip::Refuse => panic!("outcome() and processes() can be called once in a test"),
+        }
     }
     eprint!("{REACHED}");
     match body() {

@@ -7,7 +7,7 @@ use std::hint::black_box;
 pub(crate) const WORDS: usize = 8 << 20;
 
 /// What the loops do to memory; indices are below [`WORDS`].
-pub(crate) trait Memory {
+pub(crate) trait Memory: Copy {
     fn get(&self, index: usize) -> Result<u64>;
     fn put(&self, index: usize, value: u64) -> Result<()>;
     fn flush(&self) -> Result<()>;
@@ -72,7 +72,7 @@ pub(crate) fn xorshift(mut x: u64) -> u64 {
 
 /// Random indices that do not depend on what was read: the gets may overlap.
 #[inline(never)]
-pub(crate) fn get_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn get_random<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut sum = 0_u64;
     for _ in 0..n {
         x = xorshift(x);
@@ -83,7 +83,7 @@ pub(crate) fn get_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<
 
 /// Each index depends on the value read before: one get at a time.
 #[inline(never)]
-pub(crate) fn get_chain<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn get_chain<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut value = 0_u64;
     for _ in 0..n {
         x = xorshift(x);
@@ -94,7 +94,7 @@ pub(crate) fn get_chain<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u
 
 /// 512 words, which stay in the first-level cache.
 #[inline(never)]
-pub(crate) fn get_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn get_cached<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut sum = 0_u64;
     for _ in 0..n {
         x = x.wrapping_add(GOLDEN);
@@ -104,7 +104,7 @@ pub(crate) fn get_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<
 }
 
 #[inline(never)]
-pub(crate) fn get_chain_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn get_chain_cached<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut value = 0_u64;
     for _ in 0..n {
         x = x.wrapping_add(GOLDEN);
@@ -114,7 +114,7 @@ pub(crate) fn get_chain_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> R
 }
 
 #[inline(never)]
-pub(crate) fn put_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn put_random<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     for _ in 0..n {
         x = xorshift(x);
         let index = (x & MASK) as usize;
@@ -125,7 +125,7 @@ pub(crate) fn put_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<
 }
 
 #[inline(never)]
-pub(crate) fn put_flush_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn put_flush_random<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     for _ in 0..n {
         x = xorshift(x);
         let index = (x & MASK) as usize;
@@ -136,7 +136,7 @@ pub(crate) fn put_flush_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> R
 }
 
 #[inline(never)]
-pub(crate) fn put_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn put_cached<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     for _ in 0..n {
         x = x.wrapping_add(GOLDEN);
         let index = (x >> 55) as usize;
@@ -147,7 +147,7 @@ pub(crate) fn put_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<
 }
 
 #[inline(never)]
-pub(crate) fn fetch_add_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn fetch_add_random<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut sum = 0_u64;
     for _ in 0..n {
         x = xorshift(x);
@@ -158,7 +158,7 @@ pub(crate) fn fetch_add_random<M: Memory>(memory: &M, n: usize, mut x: u64) -> R
 }
 
 #[inline(never)]
-pub(crate) fn fetch_add_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> Result<u64> {
+pub(crate) fn fetch_add_cached<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut sum = 0_u64;
     for _ in 0..n {
         x = x.wrapping_add(GOLDEN);
@@ -169,7 +169,7 @@ pub(crate) fn fetch_add_cached<M: Memory>(memory: &M, n: usize, mut x: u64) -> R
 
 /// Walks through the shard in steps of the buffer, as a program that reads an array would.
 #[inline(never)]
-pub(crate) fn get_into<M: Memory>(memory: &M, n: usize, buffer: &mut [u64]) -> Result<()> {
+pub(crate) fn get_into<M: Memory>(memory: M, n: usize, buffer: &mut [u64]) -> Result<()> {
     let mut start = 0;
     for _ in 0..n {
         memory.get_into(start, black_box(&mut *buffer))?;
@@ -179,7 +179,7 @@ pub(crate) fn get_into<M: Memory>(memory: &M, n: usize, buffer: &mut [u64]) -> R
 }
 
 #[inline(never)]
-pub(crate) fn get_range<M: Memory>(memory: &M, n: usize, count: usize) -> Result<()> {
+pub(crate) fn get_range<M: Memory>(memory: M, n: usize, count: usize) -> Result<()> {
     let mut start = 0;
     for _ in 0..n {
         drop(black_box(memory.get_range(start, count)?));
@@ -189,7 +189,7 @@ pub(crate) fn get_range<M: Memory>(memory: &M, n: usize, count: usize) -> Result
 }
 
 #[inline(never)]
-pub(crate) fn put_range<M: Memory>(memory: &M, n: usize, buffer: &[u64]) -> Result<()> {
+pub(crate) fn put_range<M: Memory>(memory: M, n: usize, buffer: &[u64]) -> Result<()> {
     let mut start = 0;
     for _ in 0..n {
         memory.put_range(start, black_box(buffer))?;

@@ -78,8 +78,8 @@ fn element(world: &World, batches: Batches) -> Result<()> {
         macro_rules! figures {
             ($($name:ident),*) => {$(
                 let (a, b) = batches.pair(
-                    |n, seed| loops::$name(&ours, n, seed),
-                    |n, seed| loops::$name(&plain, n, seed),
+                    |n, seed| loops::$name(ours, n, seed),
+                    |n, seed| loops::$name(plain, n, seed),
                 )?;
                 println!("figure {} {a} {b}", stringify!($name));
             )*};
@@ -90,8 +90,8 @@ fn element(world: &World, batches: Batches) -> Result<()> {
         );
         macro_rules! instructions {
             ($($name:ident: $figure:literal),*) => {$(
-                let a = steps::per_round(|n| loops::$name(&ours, n, SEED))?;
-                let b = steps::per_round(|n| loops::$name(&plain, n, SEED))?;
+                let a = steps::per_round(|n| loops::$name(ours, n, SEED))?;
+                let b = steps::per_round(|n| loops::$name(plain, n, SEED))?;
                 if let (Some(a), Some(b)) = (a, b) {
                     println!("figure {} {a} {b}", $figure);
                 }
@@ -120,18 +120,18 @@ fn bulk(world: &World, batches: Batches) -> Result<()> {
             // One buffer for both, as where it lies matters.
             let buffer = RefCell::new(vec![1_u64; count]);
             let (a, b) = rate(batches.pair(
-                |n, _| loops::get_into(&ours, n, &mut buffer.borrow_mut()).map(|()| 0),
-                |n, _| loops::get_into(&plain, n, &mut buffer.borrow_mut()).map(|()| 0),
+                |n, _| loops::get_into(ours, n, &mut buffer.borrow_mut()).map(|()| 0),
+                |n, _| loops::get_into(plain, n, &mut buffer.borrow_mut()).map(|()| 0),
             )?);
             println!("figure get_into_{name} {a} {b}");
             let (a, b) = rate(batches.pair(
-                |n, _| loops::get_range(&ours, n, count).map(|()| 0),
-                |n, _| loops::get_range(&plain, n, count).map(|()| 0),
+                |n, _| loops::get_range(ours, n, count).map(|()| 0),
+                |n, _| loops::get_range(plain, n, count).map(|()| 0),
             )?);
             println!("figure get_range_{name} {a} {b}");
             let (a, b) = rate(batches.pair(
-                |n, _| loops::put_range(&ours, n, &buffer.borrow()).map(|()| 0),
-                |n, _| loops::put_range(&plain, n, &buffer.borrow()).map(|()| 0),
+                |n, _| loops::put_range(ours, n, &buffer.borrow()).map(|()| 0),
+                |n, _| loops::put_range(plain, n, &buffer.borrow()).map(|()| 0),
             )?);
             println!("figure put_range_{name} {a} {b}");
         }
@@ -147,14 +147,14 @@ fn network(world: &World, batches: Batches) -> Result<()> {
             array: &array,
             first: WORDS,
         };
-        let ns = batches.one(|n, seed| loops::get_random(&ours, n, seed))?;
+        let ns = batches.one(|n, seed| loops::get_random(ours, n, seed))?;
         println!("figure get_random {ns}");
-        let ns = batches.one(|n, seed| loops::put_flush_random(&ours, n, seed))?;
+        let ns = batches.one(|n, seed| loops::put_flush_random(ours, n, seed))?;
         println!("figure put_flush_random {ns}");
-        let ns = batches.one(|n, seed| loops::fetch_add_random(&ours, n, seed))?;
+        let ns = batches.one(|n, seed| loops::fetch_add_random(ours, n, seed))?;
         println!("figure fetch_add_random {ns}");
         let mut buffer = vec![1_u64; (1 << 20) / 8];
-        let ns = batches.one(|n, _| loops::get_into(&ours, n, &mut buffer).map(|()| 0))?;
+        let ns = batches.one(|n, _| loops::get_into(ours, n, &mut buffer).map(|()| 0))?;
         println!("figure get_into_1m {}", size_of_val(&buffer[..]) as f64 / ns);
     }
     world.barrier()

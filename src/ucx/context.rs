@@ -81,6 +81,20 @@ impl Builder {
         self
     }
 
+    /// Whether tcp is among the transports; UCX warns of options that no transport takes.
+    fn may_use_tcp(&self) -> bool {
+        let set = std::env::var("UCX_TLS").ok();
+        let ours = self.config.iter().find(|(name, _)| name == "TLS");
+        let list = set.as_ref().or(ours.map(|(_, value)| value));
+        list.is_none_or(|list| {
+            let named = list
+                .trim_start_matches('^')
+                .split(',')
+                .any(|item| ["tcp", "all"].contains(&item.trim().trim_start_matches('\\')));
+            named != list.starts_with('^')
+        })
+    }
+
     /// Initialises UCX.
     ///
     /// # Errors
@@ -97,7 +111,8 @@ impl Builder {
         // Atomics by the processor everywhere: those of a network device are not coherent with
         // atomics through mapped memory.
         self = self.default_option("ATOMIC_MODE", "cpu");
-        if (major, minor) < NEW_PROTOCOLS && std::env::var_os("UCX_TCP_PUT_ENABLE").is_none() {
+        let asked = std::env::var_os("UCX_TCP_PUT_ENABLE").is_some();
+        if (major, minor) < NEW_PROTOCOLS && !asked && self.may_use_tcp() {
             // Puts over tcp as messages: the receiver of tcp's own puts crashes in 1.13 when
             // several small ones arrive together. Options of a transport go without its prefix.
             self.config.push(("PUT_ENABLE".into(), "n".into()));

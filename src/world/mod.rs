@@ -236,7 +236,7 @@ impl Core {
     pub(crate) fn flush(&self) -> Result<()> {
         // For memory that is mapped: earlier stores before later ones.
         std::sync::atomic::fence(Ordering::SeqCst);
-        self.limits.check()?;
+        self.check()?;
         self.worker.flush()
     }
 
