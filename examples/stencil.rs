@@ -402,7 +402,7 @@ impl Start {
         }
         if ranks > rows {
             return Err(format!(
-                "{ranks} ranks for {rows} rows: some would have none"
+                "{ranks} ranks for {rows} rows; start {rows} at most"
             ));
         }
         let bytes = rows

@@ -99,3 +99,33 @@ fn kill_tree(root: u32) {
         .args(&pids)
         .status();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_killed_with_its_children() {
+        // The shell's child says who it is, and sleeps.
+        let file = env::temp_dir().join(format!("xtask-{}", std::process::id()));
+        let script = "sh -c 'echo $$ > \"$0\"; exec sleep 60' \"$0\" & wait";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&file);
+        let message = run(&mut command, Duration::from_secs(1)).unwrap_err();
+        assert!(
+            message.ends_with("not finished after 1s, killed"),
+            "{message}"
+        );
+        let child = fs::read_to_string(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        // Until someone takes notice of its end a process still has a number, but no memory.
+        let memory = || fs::read_to_string(format!("/proc/{}/statm", child.trim()));
+        let begin = Instant::now();
+        while memory().is_ok_and(|text| !text.starts_with("0 ")) {
+            assert!(
+                begin.elapsed() < Duration::from_secs(10),
+                "{child} is alive"
+            );
+        }
+    }
+}
