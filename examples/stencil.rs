@@ -206,31 +206,25 @@ impl Grid {
         let now = now.read()?;
         let mut next = next.local()?;
 
-        // My rows without the plate's first and last.
-        let inner = self.mine.start.max(1)..self.mine.end.min(self.rows - 1);
-        let mut above = Vec::new();
-        let mut below = Vec::new();
-        if !inner.is_empty() {
-            // The neighbours' rows, by their place in the whole array.
-            let halo = |row: usize| now.get_range(row * self.cols..(row + 1) * self.cols);
-            above = halo(inner.start - 1)?;
-            below = halo(inner.end)?;
+        // The two rows beside mine, wherever they are.
+        let halo = |row: usize| now.get_range(row * self.cols..(row + 1) * self.cols);
+        let (mut above, mut below) = (Vec::new(), Vec::new());
+        if self.mine.start > 0 {
+            above = halo(self.mine.start - 1)?;
         }
-        for row in inner.clone() {
-            smooth(
-                if row == inner.start {
-                    &above
-                } else {
-                    &now[self.place(row - 1)]
-                },
-                &now[self.place(row)],
-                if row + 1 == inner.end {
-                    &below
-                } else {
-                    &now[self.place(row + 1)]
-                },
-                &mut next[self.place(row)],
-            );
+        if self.mine.end < self.rows {
+            below = halo(self.mine.end)?;
+        }
+
+        let row_of = |row: usize| match row {
+            _ if row < self.mine.start => &above[..],
+            _ if row >= self.mine.end => &below[..],
+            _ => &now[self.place(row)],
+        };
+        // Not the plate's first row, nor its last.
+        for row in self.mine.start.max(1)..self.mine.end.min(self.rows - 1) {
+            let result = &mut next[self.place(row)];
+            smooth(row_of(row - 1), row_of(row), row_of(row + 1), result);
         }
         Ok(())
     }
@@ -258,9 +252,8 @@ impl Grid {
         }
         let largest = world.all_reduce(largest, Op::Max)?;
         // 5 operations in each step, each wrong by at most half of epsilon times the value.
-        let allowed = MODES.map(|mode| mode.height.abs()).iter().sum::<f64>()
-            * f64::from(5 * iterations + 50)
-            * f64::EPSILON;
+        let heights: f64 = MODES.iter().map(|(height, ..)| height).sum();
+        let allowed = heights * (5.0 * f64::from(iterations) + 50.0) * f64::EPSILON;
         let correct = largest <= allowed;
         let text = if correct {
             "verified: the exact solution"
@@ -433,38 +426,14 @@ struct Verdict {
 /// `height · sin(π·down·row/(rows−1)) · sin(π·across·col/(cols−1))`, each of which only becomes
 /// lower, by the same factor in each step:
 /// `(1 + 2·cos(π·down/(rows−1)) + 2·cos(π·across/(cols−1))) / 5`.
-struct Mode {
-    height: f64,
-    down: u32,
-    across: u32,
-}
-
-const MODES: [Mode; 5] = [
-    Mode {
-        height: 1.0,
-        down: 1,
-        across: 1,
-    },
-    Mode {
-        height: 0.5,
-        down: 3,
-        across: 2,
-    },
-    Mode {
-        height: 0.4,
-        down: 4,
-        across: 7,
-    },
-    Mode {
-        height: 0.3,
-        down: 12,
-        across: 10,
-    },
-    Mode {
-        height: 0.3,
-        down: 25,
-        across: 40,
-    },
+///
+/// Here are their heights, and how many half waves there are down and across the plate.
+const MODES: [(f64, u32, u32); 5] = [
+    (1.0, 1, 1),
+    (0.5, 3, 2),
+    (0.4, 4, 7),
+    (0.3, 12, 10),
+    (0.3, 25, 40),
 ];
 
 /// [`MODES`] after some steps.
@@ -475,11 +444,11 @@ struct Modes {
 
 impl Modes {
     fn new([rows, cols]: [usize; 2], iterations: u32) -> Self {
-        let waves = MODES.iter().map(|mode| {
-            let down = PI * f64::from(mode.down) / (rows - 1) as f64;
-            let across = PI * f64::from(mode.across) / (cols - 1) as f64;
+        let waves = MODES.iter().map(|&(height, down, across)| {
+            let down = PI * f64::from(down) / (rows - 1) as f64;
+            let across = PI * f64::from(across) / (cols - 1) as f64;
             let factor = (1.0 + 2.0 * down.cos() + 2.0 * across.cos()) / 5.0;
-            let height = mode.height * factor.powf(iterations.into());
+            let height = height * factor.powf(iterations.into());
             (
                 (0..rows)
                     .map(|row| height * (down * row as f64).sin())
