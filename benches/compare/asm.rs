@@ -8,8 +8,12 @@ use std::process::Command;
 const LOOPS: [&str; 3] = ["get_cached", "put_cached", "fetch_add_cached"];
 
 pub(crate) fn print(program: &Path) -> Result<()> {
-    let output = Command::new("objdump")
-        .args(["--disassemble", "--demangle", "--no-show-raw-insn", "-M", "intel"])
+    let mut objdump = Command::new("objdump");
+    if cfg!(target_arch = "x86_64") {
+        objdump.args(["-M", "intel"]);
+    }
+    let output = objdump
+        .args(["--disassemble", "--demangle", "--no-show-raw-insn"])
         .args(["--section", ".text"])
         .arg(program)
         .output()
@@ -18,7 +22,10 @@ pub(crate) fn print(program: &Path) -> Result<()> {
     // Functions are separated by empty lines, and begin with `0000… <name>:`.
     for function in text.split("\n\n") {
         let name = function.lines().next().unwrap_or_default();
-        if LOOPS.iter().any(|it| name.contains(&format!("loops::{it}"))) {
+        if LOOPS
+            .iter()
+            .any(|it| name.contains(&format!("loops::{it}")))
+        {
             println!("{function}\n");
         }
     }

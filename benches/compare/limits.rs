@@ -27,7 +27,11 @@ impl Segment {
         let id = world.broadcast(owner, id)?;
         // SAFETY: the kernel chooses a free place.
         let base = unsafe { libc::shmat(id, ptr::null(), 0) };
-        assert!(base.addr() != usize::MAX, "shmat: {}", io::Error::last_os_error());
+        assert!(
+            base.addr() != usize::MAX,
+            "shmat: {}",
+            io::Error::last_os_error()
+        );
         world.barrier()?;
         if world.rank() == owner {
             // SAFETY: the segment stays until the last process has let go of it.
@@ -155,7 +159,8 @@ impl<'a> Flags<'a> {
         let generation = self.generation.load(Ordering::Relaxed);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.ranks {
             self.arrived.store(0, Ordering::Relaxed);
-            self.generation.store(generation.wrapping_add(1), Ordering::Release);
+            self.generation
+                .store(generation.wrapping_add(1), Ordering::Release);
             return;
         }
         let mut spins = self.spins;

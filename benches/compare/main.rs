@@ -14,6 +14,7 @@
 mod asm;
 mod limits;
 mod loops;
+mod quiet;
 mod rank;
 mod rivals;
 mod steps;
@@ -154,9 +155,14 @@ fn drive(options: &Options) -> Result<()> {
         build_launcher(&release)?;
     }
     let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 5 });
-    let (batch, batches) = if options.quick { ("2", "5") } else { ("5", "15") };
+    let (batch, batches) = if options.quick {
+        ("2", "5")
+    } else {
+        ("5", "15")
+    };
 
     use_few_cores()?;
+    let watch = quiet::Watch::start();
     let mut table = Table::new(&rivals);
     for round in 1..=rounds {
         for part in PARTS.iter().filter(|part| wanted(part.name)) {
@@ -177,6 +183,9 @@ fn drive(options: &Options) -> Result<()> {
                 launch(&release, &rivals, &mut table);
             }
         }
+    }
+    if let Some(note) = watch.and_then(|watch| watch.note()) {
+        table.note(note);
     }
     let text = table.text();
     if options.json {
@@ -223,7 +232,11 @@ fn launch(release: &Path, rivals: &Rivals, table: &mut Table) {
         let begin = Instant::now();
         let output = start.output(&[], LIMIT);
         let time = begin.elapsed().as_secs_f64() * 1e9;
-        table.add("launch", name, output.map(|_| format!("figure start {time}\n")));
+        table.add(
+            "launch",
+            name,
+            output.map(|_| format!("figure start {time}\n")),
+        );
     }
 }
 
@@ -235,7 +248,16 @@ fn build_launcher(release: &Path) -> Result<()> {
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["build", "--quiet", "--release", "--target-dir"])
         .arg(target)
-        .args(["-p", "ucxrun", "-p", "pgas", "--bin", "ucxrun", "--example", "hello"])
+        .args([
+            "-p",
+            "ucxrun",
+            "-p",
+            "pgas",
+            "--bin",
+            "ucxrun",
+            "--example",
+            "hello",
+        ])
         .stdout(Stdio::null())
         .status()
         .map_err(|error| format!("cargo: {error}"))?;
@@ -252,7 +274,10 @@ fn use_few_cores() -> Result<()> {
     let allowed = sched_getaffinity(None).map_err(|error| error.to_string())?;
     let mut few = CpuSet::new();
     let mut count = 0;
-    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(CORES) {
+    for cpu in (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .take(CORES)
+    {
         few.set(cpu);
         count += 1;
     }

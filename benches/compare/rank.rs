@@ -24,7 +24,9 @@ pub(crate) fn run(words: &[String]) -> crate::Result<()> {
     };
     let batches = Batches {
         ns: ms.parse::<f64>().map_err(|error| error.to_string())? * 1e6,
-        count: count.parse().map_err(|error: std::num::ParseIntError| error.to_string())?,
+        count: count
+            .parse()
+            .map_err(|error: std::num::ParseIntError| error.to_string())?,
     };
     World::run(|world| {
         for section in sections {
@@ -85,8 +87,15 @@ fn element(world: &World, batches: Batches) -> Result<()> {
             )*};
         }
         figures!(
-            get_random, get_chain, get_cached, get_chain_cached, put_random, put_flush_random, put_cached,
-            fetch_add_random, fetch_add_cached
+            get_random,
+            get_chain,
+            get_cached,
+            get_chain_cached,
+            put_random,
+            put_flush_random,
+            put_cached,
+            fetch_add_random,
+            fetch_add_cached
         );
         macro_rules! instructions {
             ($($name:ident: $figure:literal),*) => {$(
@@ -155,7 +164,10 @@ fn network(world: &World, batches: Batches) -> Result<()> {
         println!("figure fetch_add_random {ns}");
         let mut buffer = vec![1_u64; (1 << 20) / 8];
         let ns = batches.one(|n, _| loops::get_into(ours, n, &mut buffer).map(|()| 0))?;
-        println!("figure get_into_1m {}", size_of_val(&buffer[..]) as f64 / ns);
+        println!(
+            "figure get_into_1m {}",
+            size_of_val(&buffer[..]) as f64 / ns
+        );
     }
     world.barrier()
 }
@@ -186,7 +198,10 @@ fn busy(world: &World) -> Result<()> {
                 took.push(nanoseconds(end - last));
                 last = end;
             }
-            println!("figure {name} {}", nanoseconds(last - first) / took.len() as f64);
+            println!(
+                "figure {name} {}",
+                nanoseconds(last - first) / took.len() as f64
+            );
             println!("figure {name}_median {}", median(&mut took));
             println!("figure {name}_worst {}", took[took.len() - 1]);
         } else {
@@ -217,8 +232,11 @@ fn barrier(world: &World, batches: Batches) -> Result<()> {
     let (mut times_a, mut times_b) = (Vec::new(), Vec::new());
     for batch in 0..batches.count {
         for turn in 0..2 {
-            let (times, n, work): (_, _, &dyn Fn(u64) -> Result<()>) =
-                if batch % 2 == turn { (&mut times_a, a, &ours) } else { (&mut times_b, b, &plain) };
+            let (times, n, work): (_, _, &dyn Fn(u64) -> Result<()>) = if batch % 2 == turn {
+                (&mut times_a, a, &ours)
+            } else {
+                (&mut times_b, b, &plain)
+            };
             world.barrier()?;
             let begin = Instant::now();
             work(n)?;
@@ -226,7 +244,11 @@ fn barrier(world: &World, batches: Batches) -> Result<()> {
         }
     }
     if world.rank() == 0 {
-        println!("figure barrier {} {}", median(&mut times_a), median(&mut times_b));
+        println!(
+            "figure barrier {} {}",
+            median(&mut times_a),
+            median(&mut times_b)
+        );
     }
     world.barrier()
 }

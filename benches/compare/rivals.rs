@@ -97,7 +97,9 @@ impl Rivals {
         let version = |program: &str| {
             let output = Command::new(program).arg("--version").output().ok()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let line = text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit()));
+            let line = text
+                .lines()
+                .find(|line| line.contains(|c: char| c.is_ascii_digit()));
             line.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         };
         self.built
@@ -156,14 +158,23 @@ impl Rival {
                 .arg(program),
             "openmpi" if tcp => open_mpi(start)
                 .args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp"])
-                .args(["--mca", "btl_tcp_if_include", "lo", "--mca", "osc", "^sm,ucx"])
+                .args([
+                    "--mca",
+                    "btl_tcp_if_include",
+                    "lo",
+                    "--mca",
+                    "osc",
+                    "^sm,ucx",
+                ])
                 .arg(program),
             "openmpi" => open_mpi(start).arg(program),
             "mpich" => {
                 let start = start.args(["-n", &count]).arg(program);
                 if tcp {
                     // Its own shared memory is off, and UCX has tcp.
-                    start.env("MPIR_CVAR_NOLOCAL", "1").env("UCX_TLS", "tcp,self")
+                    start
+                        .env("MPIR_CVAR_NOLOCAL", "1")
+                        .env("UCX_TLS", "tcp,self")
                 } else {
                     start
                 }

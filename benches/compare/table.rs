@@ -144,7 +144,7 @@ impl Table {
         }
     }
 
-    fn note(&mut self, note: String) {
+    pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
@@ -186,7 +186,10 @@ impl Table {
             }
             Rival(who, bound) => {
                 let (ratio, ..) = self.ratio(row, who)?;
-                Some((format!("{sign} {bound} × {}", title(who)), better(ratio, bound)))
+                Some((
+                    format!("{sign} {bound} × {}", title(who)),
+                    better(ratio, bound),
+                ))
             }
             Ns(bound) => {
                 let ours = self.median(row, OURS)?;
@@ -210,16 +213,22 @@ impl Table {
             let Some(ours) = self.median(row, OURS) else {
                 continue;
             };
-            let cell = |who| self.median(row, who).map_or(String::new(), |value| show(value, row.unit));
+            let cell = |who| {
+                self.median(row, who)
+                    .map_or(String::new(), |value| show(value, row.unit))
+            };
             let verdict = self.verdict(row);
             let mut line = vec![
                 row.title.to_owned(),
                 show(ours, row.unit),
                 cell(LIMIT),
-                self.ratio(row, LIMIT).map_or(String::new(), |(middle, least, largest)| {
-                    format!("{middle:.2} [{least:.2}–{largest:.2}]")
-                }),
-                verdict.as_ref().map_or(String::new(), |(asked, _)| asked.clone()),
+                self.ratio(row, LIMIT)
+                    .map_or(String::new(), |(middle, least, largest)| {
+                        format!("{middle:.2} [{least:.2}–{largest:.2}]")
+                    }),
+                verdict
+                    .as_ref()
+                    .map_or(String::new(), |(asked, _)| asked.clone()),
                 match verdict {
                     None => String::new(),
                     Some((_, true)) => "yes".into(),
@@ -253,7 +262,9 @@ impl Table {
     /// One object for each row and who was measured.
     pub(crate) fn json(&self) -> String {
         let mut text = String::new();
-        let whos = [OURS, LIMIT].into_iter().chain(RIVALS.iter().map(|rival| rival.name));
+        let whos = [OURS, LIMIT]
+            .into_iter()
+            .chain(RIVALS.iter().map(|rival| rival.name));
         for who in whos {
             for row in ROWS {
                 let Some(middle) = self.median(row, who) else {
