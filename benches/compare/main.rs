@@ -156,7 +156,7 @@ fn drive(options: &Options) -> Result<()> {
     }
     let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 5 });
     let (batch, batches) = if options.quick {
-        ("2", "5")
+        ("2", "6")
     } else {
         ("5", "15")
     };

@@ -7,9 +7,16 @@ use crate::steps;
 use pgas::{GlobalArray, Op, Result, World};
 use std::cell::RefCell;
 use std::hint::black_box;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const SEED: u64 = 88_172_645_463_325_252;
+
+/// How often ours and the limit take turns.
+const TURNS: usize = 3;
+/// Untimed batches at the beginning of a turn: the shared cache takes a while to give up what was
+/// read before.
+const WARM_UP: u64 = 3;
 
 /// How long, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -126,8 +133,10 @@ fn bulk(world: &World, batches: Batches) -> Result<()> {
         for (name, bytes) in [("4k", 4 << 10), ("1m", 1 << 20), ("16m", 16 << 20)] {
             let count = bytes / 8;
             let rate = |(ours, plain): (f64, f64)| (bytes as f64 / ours, bytes as f64 / plain);
-            // One buffer for both, as where it lies matters.
-            let buffer = RefCell::new(vec![1_u64; count]);
+            // One buffer for both, and on a page's start as the rivals', as where it lies matters.
+            let mut buffer = vec![1_u64; count + 4096 / 8];
+            let skip = buffer.as_ptr().align_offset(4096);
+            let buffer = RefCell::new(&mut buffer[skip..skip + count]);
             let (a, b) = rate(batches.pair(
                 |n, _| loops::get_into(ours, n, &mut buffer.borrow_mut()).map(|()| 0),
                 |n, _| loops::get_into(plain, n, &mut buffer.borrow_mut()).map(|()| 0),
@@ -290,6 +299,19 @@ impl Batches {
         Ok(median(&mut times))
     }
 
+    /// Some batches in a row, the first ones untimed.
+    fn turn(
+        self,
+        work: &mut impl FnMut(usize, u64) -> Result<u64>,
+        n: usize,
+        seeds: Range<u64>,
+    ) -> Result<Vec<f64>> {
+        for warm_up in 0..WARM_UP {
+            time(work, n, !(SEED + warm_up))?;
+        }
+        seeds.map(|batch| time(work, n, SEED + batch)).collect()
+    }
+
     /// The median times of a round of `ours` and of `plain`, in turns, both of as many rounds on
     /// the same indices.
     fn pair(
@@ -300,14 +322,15 @@ impl Batches {
         self.rounds(&mut ours)?;
         let n = self.rounds(&mut plain)?;
         let (mut a, mut b) = (Vec::new(), Vec::new());
-        for batch in 0..self.count as u64 {
-            // Who goes first has the colder cache.
-            if batch % 2 == 0 {
-                a.push(time(&mut ours, n, SEED + batch)?);
-                b.push(time(&mut plain, n, SEED + batch)?);
+        for turn in 0..2 * TURNS {
+            // Each is timed with the caches full of its own memory, as the rivals are.
+            let first = (turn / 2 * self.count / TURNS) as u64;
+            let seeds = first..first + (self.count / TURNS) as u64;
+            // Who goes first changes: A B B A A B.
+            if turn.div_ceil(2) % 2 == 0 {
+                a.extend(self.turn(&mut ours, n, seeds)?);
             } else {
-                b.push(time(&mut plain, n, SEED + batch)?);
-                a.push(time(&mut ours, n, SEED + batch)?);
+                b.extend(self.turn(&mut plain, n, seeds)?);
             }
         }
         Ok((median(&mut a), median(&mut b)))
