@@ -149,10 +149,11 @@ pub(crate) fn put_cached<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u
 #[inline(never)]
 pub(crate) fn fetch_add_random<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut sum = 0_u64;
+    // So that the contents stay what other loops expect; the compiler must not know.
+    let zero = black_box(0);
     for _ in 0..n {
         x = xorshift(x);
-        // Adding 0, so that the contents stay what other loops expect.
-        sum = sum.wrapping_add(memory.fetch_add((x & MASK) as usize, black_box(0))?);
+        sum = sum.wrapping_add(memory.fetch_add((x & MASK) as usize, zero)?);
     }
     Ok(sum)
 }
@@ -160,9 +161,10 @@ pub(crate) fn fetch_add_random<M: Memory>(memory: M, n: usize, mut x: u64) -> Re
 #[inline(never)]
 pub(crate) fn fetch_add_cached<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut sum = 0_u64;
+    let zero = black_box(0);
     for _ in 0..n {
         x = x.wrapping_add(GOLDEN);
-        sum = sum.wrapping_add(memory.fetch_add((x >> 55) as usize, black_box(0))?);
+        sum = sum.wrapping_add(memory.fetch_add((x >> 55) as usize, zero)?);
     }
     Ok(sum)
 }
