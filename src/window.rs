@@ -231,10 +231,10 @@ fn room_for<T: Element>(
     count_of: &impl Fn(usize) -> usize,
 ) -> Result<(), String> {
     let bytes_of = |rank| (count_of(rank) as u64).saturating_mul(size_of::<T>() as u64);
-    let of_node = core.node_ranks().iter().map(|&rank| bytes_of(rank));
-    let largest = of_node.clone().max().unwrap_or(0);
-    let node = of_node.fold(0, u64::saturating_add);
-    core.check_room(node, largest, bytes_of(core.rank))
+    let here = core.neighbours().iter().map(|&rank| bytes_of(rank));
+    let largest = here.clone().max().unwrap_or(0);
+    let machine = here.fold(0, u64::saturating_add);
+    core.check_room(machine, largest, bytes_of(core.rank))
 }
 
 /// Maps this rank's shard and checks that peers on this node can map it too.

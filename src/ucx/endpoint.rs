@@ -5,10 +5,11 @@
 use super::request::{Outcome, Posted};
 use super::rkey::{RemoteKey, SerializedRemoteKey};
 use super::status::check;
+use super::unflushed::Unflushed;
 use super::worker::Worker;
 use crate::error::{Error, ErrorKind, Result};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use ucx_sys as sys;
@@ -26,8 +27,8 @@ pub struct Endpoint(Arc<Inner>);
 struct Inner {
     handle: NonNull<sys::ucp_ep>,
     closed: AtomicBool,
-    /// Whether it is among its worker's written endpoints. Changed with the worker locked.
-    written: AtomicBool,
+    /// Used with the worker locked, so never waited for.
+    unflushed: Mutex<Unflushed>,
     worker: Worker,
 }
 
@@ -55,7 +56,7 @@ impl Endpoint {
         Ok(Self(Arc::new(Inner {
             handle,
             closed: AtomicBool::new(false),
-            written: AtomicBool::new(false),
+            unflushed: Mutex::default(),
             worker: worker.clone(),
         })))
     }
@@ -89,9 +90,12 @@ impl Endpoint {
         self.raw()
     }
 
-    /// Sets the mark that it has been written to; returns whether it had it before.
-    pub(super) fn mark_written(&self, written: bool) -> bool {
-        self.0.written.swap(written, Ordering::Relaxed)
+    /// What was put through it and not flushed.
+    pub(super) fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
+        self.0
+            .unflushed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn downgrade(&self) -> WeakEndpoint {

@@ -41,6 +41,7 @@ mod request;
 mod rkey;
 mod seal;
 mod status;
+mod unflushed;
 mod worker;
 
 pub use context::{Builder, Context, version};

@@ -11,6 +11,7 @@ use super::memory::MemoryHandle;
 use super::request::{Posted, Request};
 use super::seal::{self, Kind, Reader};
 use super::status::check;
+use super::unflushed::Elements;
 use super::worker::{Worker, host_param};
 use crate::element::{self, AtomicElement, Element};
 use crate::error::{Error, ErrorKind, Result};
@@ -563,14 +564,23 @@ impl RemoteKey {
         self.base_address() + (offset * size_of::<T>()) as u64
     }
 
+    /// Elements in the owner's process. They have been checked.
+    fn elements<T>(&self, offset: usize, count: usize) -> Elements {
+        Elements {
+            start: self.remote_address::<T>(offset),
+            count,
+            size: size_of::<T>(),
+        }
+    }
+
     /// Posts a get. Bounds and type have been checked; zero elements need no operation.
     fn post_get<T: Element>(&self, offset: usize, count: usize) -> Result<Request<T>> {
         let worker = self.endpoint.worker();
         let mut buffer = Vec::<T::Bits>::with_capacity(count);
         let mut posted = Posted::Done;
         if count > 0 {
-            let mut state = worker.lock()?;
-            worker.fence(&mut state)?;
+            worker.order(&self.endpoint, &self.elements::<T>(offset, count))?;
+            let _state = worker.lock()?;
             let param = host_param();
             // SAFETY: endpoint and key are live, the worker locked; the range lies in the
             // owner's memory; the buffer is owned by the request, which keeps it while UCX may
@@ -598,10 +608,11 @@ impl RemoteKey {
         }
         let worker = self.endpoint.worker();
         let bytes: &[u8] = bytemuck::cast_slice(from);
+        let there = self.elements::<T>(offset, from.len());
+        worker.order(&self.endpoint, &there)?;
         worker.admit(bytes.len())?;
         let buffer = bytes.to_vec();
         let mut state = worker.lock()?;
-        worker.fence(&mut state)?;
         let param = host_param();
         // SAFETY: endpoint and key are live, the worker locked; the range lies in the owner's
         // memory; the copy is kept until UCX is done with it.
@@ -616,7 +627,7 @@ impl RemoteKey {
             )
         };
         let posted = Posted::new("ucp_put_nbx", result)?;
-        worker.set_unflushed(&mut state, &self.endpoint);
+        worker.set_unflushed(&mut state, &self.endpoint, &there);
         state.keep(posted, buffer);
         Ok(())
     }
@@ -632,9 +643,9 @@ impl RemoteKey {
         let worker = self.endpoint.worker();
         // Operand, then reply: owned, since UCX reads and writes them until it is done.
         let mut words = Box::new([operand, reply]);
+        worker.order(&self.endpoint, &self.elements::<T>(offset, 1))?;
         let posted = {
-            let mut state = worker.lock()?;
-            worker.fence(&mut state)?;
+            let _state = worker.lock()?;
             let mut param = host_param();
             param.op_attr_mask |=
                 sys::UCP_OP_ATTR_FIELD_DATATYPE | sys::UCP_OP_ATTR_FIELD_REPLY_BUFFER;

@@ -7,6 +7,7 @@ use super::endpoint::{Endpoint, WeakEndpoint};
 use super::request::{InFlight, Outcome, Posted};
 use super::seal::{self, Kind};
 use super::status::check;
+use super::unflushed::Elements;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::{Limits, Patience};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -156,18 +157,18 @@ impl Worker {
             let mut state = self.lock()?;
             let written = state.written.drain(..);
             let live = written.filter_map(|endpoint| endpoint.upgrade());
-            live.inspect(|endpoint| {
-                endpoint.mark_written(false);
-            })
-            .collect()
+            live.inspect(|endpoint| endpoint.unflushed().begin())
+                .collect()
         };
         let flushed = self.flush_endpoints(&written);
-        let mut state = self.lock()?;
-        if flushed.is_err() {
-            for endpoint in &written {
-                self.set_unflushed(&mut state, endpoint);
+        let mut state = self.state();
+        for endpoint in &written {
+            endpoint.unflushed().end(flushed.is_ok());
+            if flushed.is_err() {
+                state.written.push(endpoint.downgrade());
             }
-        } else if state.written.is_empty() {
+        }
+        if state.written.is_empty() {
             self.0.unflushed.store(false, Ordering::Release);
         }
         // Dropping an endpoint takes the lock.
@@ -377,22 +378,26 @@ impl Worker {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Orders what is posted next after the puts and atomics posted before.
-    pub(super) fn fence(&self, state: &mut State) -> Result<()> {
+    /// Waits for earlier puts to these elements at the peer, so that what is posted next comes
+    /// after them.
+    pub(super) fn order(&self, endpoint: &Endpoint, elements: &Elements) -> Result<()> {
         if !self.0.unflushed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // SAFETY: the worker is live and locked.
-        check("ucp_worker_fence", unsafe {
-            sys::ucp_worker_fence(state.handle.as_ptr())
-        })
+        let (touches, full) = {
+            let unflushed = endpoint.unflushed();
+            (unflushed.touches(elements), unflushed.is_full())
+        };
+        if touches || full { self.flush() } else { Ok(()) }
     }
 
-    /// Notes that something was posted on `endpoint` that a flush has to wait for.
-    pub(super) fn set_unflushed(&self, state: &mut State, endpoint: &Endpoint) {
-        if !endpoint.mark_written(true) {
+    /// Notes that a put to `elements` was posted on `endpoint`. The state is locked.
+    pub(super) fn set_unflushed(&self, state: &mut State, endpoint: &Endpoint, elements: &Elements) {
+        let mut unflushed = endpoint.unflushed();
+        if unflushed.is_empty() {
             state.written.push(endpoint.downgrade());
         }
+        unflushed.add(elements);
         self.0.unflushed.store(true, Ordering::Release);
     }
 

@@ -13,7 +13,7 @@ use super::identity::{Identity, barriers};
 use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
 use super::progress::Service;
-use super::room::Room;
+use super::room::{Room, allows_posix};
 use super::{Core, World, decode, encode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
@@ -137,9 +137,9 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let machine = Nodes::new(&machines, rank);
     wait::set_ranks_on_node(machine.mine().len());
 
-    let context = context(job, rank, &everybody)?;
     let ranks_here = machine.mine().len();
     let start_failed = |error: Error| start_failed(error, ranks_here);
+    let context = start_ucx(job, rank, &everybody).map_err(start_failed)?;
     let worker = context.worker_within(limits).map_err(start_failed)?;
     let alone = ranks_here == 1;
     let leads = machine.my_place() == 0;
@@ -163,6 +163,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         let leader = &cards[machine.mine()[0]];
         meet(&peers, &machine, memory, leader.block.as_ref()).map_err(start_failed)?
     };
+    let neighbours = machine.mine().to_vec();
     let mapped = bootstrap.gather(&(alone || block.is_some()), timeout)?;
     let (nodes, block) = if mapped.iter().all(|&mapped| mapped) {
         (machine, block)
@@ -188,6 +189,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         engine: Engine::new(peers.clone(), nodes.clone(), block, rank, limits.clone()),
         peers,
         nodes,
+        neighbours,
         limits: limits.clone(),
         worker,
         context,
@@ -221,21 +223,33 @@ fn same_software(everybody: &[Identity]) -> Result<()> {
     Ok(())
 }
 
-fn context(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> {
+fn start_ucx(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> {
     let mut builder = Context::builder()
         .job(job)
         .rank(u32::try_from(rank).unwrap_or(u32::MAX));
     let between = barriers(everybody);
+    let mine = &everybody[rank].transports;
+    if between.posix && mine.is_some() && allows_posix(mine.as_deref()) && crashes_without_shm() {
+        return Err(Error::new(
+            ErrorKind::NoRoom,
+            "UCX_TLS allows POSIX shared memory, for which there is too little room",
+        ));
+    }
     let without = match (between.posix, between.sysv) {
         (false, false) => None,
-        (true, false) => Some("^posix,cma,knem,xpmem"),
-        (false, true) => Some("^sysv,cma,knem,xpmem"),
+        (true, false) => Some("^posix,cma"),
+        (false, true) => Some("^sysv,cma"),
         (true, true) => Some("^shm"),
     };
     if let Some(without) = without {
         builder = builder.default_option("TLS", without);
     }
     builder.build()
+}
+
+/// UCX 1.22 does not survive a /dev/shm that is too small for its workers; 1.13 reports it.
+fn crashes_without_shm() -> bool {
+    crate::ucx::version() >= (1, 16, 0)
 }
 
 /// Maps the machine's meeting block; None if that is not possible.
@@ -277,7 +291,7 @@ fn nodes_of(machines: &[u64], mapped: &[bool], rank: usize) -> Nodes {
 
 /// A failed start, with what usually is behind it.
 fn start_failed(error: Error, ranks: usize) -> Error {
-    let room = Room::on_this_node().shm_text();
+    let room = Room::on_this_machine().shm_text();
     let hint = format!(
         "starting UCX for {ranks} ranks on this machine ({room}; a rank needs about 5 MiB there; \
          to use other transports set UCX_TLS, for example to sysv,tcp,self or tcp,self)"

@@ -1,5 +1,6 @@
 //! Where this process runs, so that ranks can tell who may share memory with whom.
 
+use super::room::{Room, shm_for_workers};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt as _;
 
@@ -21,12 +22,15 @@ pub(super) struct Identity {
     ipc: u64,
     /// Device number of /dev/shm: containers may have their own.
     shm: u64,
+    /// Bytes free in it, before UCX starts.
+    shm_room: Option<u64>,
 }
 
 /// What a set of processes on one machine cannot use between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Barriers {
-    /// POSIX shared memory: opened through /proc, needs one user and process namespace.
+    /// POSIX shared memory: opened through /proc, needs one user and process namespace, and room
+    /// in /dev/shm.
     pub(super) posix: bool,
     /// System V shared memory: needs one IPC namespace.
     pub(super) sysv: bool,
@@ -52,6 +56,7 @@ impl Identity {
             pid: namespace("pid"),
             ipc: namespace("ipc"),
             shm: std::fs::metadata("/dev/shm").map_or(0, |meta| meta.dev()),
+            shm_room: Room::on_this_machine().shm(),
         }
     }
 
@@ -73,6 +78,11 @@ impl Identity {
 pub(super) fn barriers(identities: &[Identity]) -> Barriers {
     let mut found = Barriers::default();
     for (index, one) in identities.iter().enumerate() {
+        let ranks = identities
+            .iter()
+            .filter(|other| other.machine() == one.machine())
+            .count();
+        found.posix |= one.shm_room.unwrap_or(0) < shm_for_workers(ranks);
         // Any earlier rank on the same machine serves for comparison.
         let Some(other) = identities[..index]
             .iter()
@@ -92,7 +102,8 @@ mod tests {
 
     #[test]
     fn namespaces_between_ranks_are_found() {
-        let here = Identity::of_this_process();
+        let mut here = Identity::of_this_process();
+        here.shm_room = Some(1 << 30);
         assert_eq!(
             barriers(&[here.clone(), here.clone()]),
             Barriers::default()
@@ -102,6 +113,8 @@ mod tests {
         let found = barriers(&[here.clone(), here.clone(), contained.clone()]);
         assert!(found.posix && !found.sysv);
         contained.boot = "another machine".into();
-        assert_eq!(barriers(&[here, contained]), Barriers::default());
+        assert_eq!(barriers(&[here.clone(), contained]), Barriers::default());
+        here.shm_room = Some(1 << 20);
+        assert!(barriers(&[here]).posix, "too little room");
     }
 }

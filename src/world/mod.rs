@@ -69,6 +69,8 @@ pub(crate) struct Core {
     engine: Engine,
     peers: Arc<Peers>,
     nodes: Arc<Nodes>,
+    /// Ranks that run on this machine, whether they can share memory or not.
+    neighbours: Vec<usize>,
     limits: Arc<Limits>,
     worker: Worker,
     context: Context,
@@ -257,9 +259,9 @@ impl Core {
         self.nodes.mine().len() > 1
     }
 
-    /// The ranks of this node.
-    pub(crate) fn node_ranks(&self) -> &[usize] {
-        self.nodes.mine()
+    /// The ranks that run on this machine: they take their memory from the same place.
+    pub(crate) fn neighbours(&self) -> &[usize] {
+        &self.neighbours
     }
 
     /// The number of the next array. Called in a collective, so it is the same on all ranks.
@@ -267,10 +269,10 @@ impl Core {
         self.next_array.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether this node has room for arrays: see [`room::Room::check`].
-    pub(crate) fn check_room(&self, node: u64, largest: u64, mine: u64) -> Result<(), String> {
-        room::Room::on_this_node().check(
-            node,
+    /// Whether this machine has room for arrays: see [`room::Room::check`].
+    pub(crate) fn check_room(&self, machine: u64, largest: u64, mine: u64) -> Result<(), String> {
+        room::Room::on_this_machine().check(
+            machine,
             largest,
             mine,
             self.transports.as_deref(),
@@ -280,7 +282,7 @@ impl Core {
 
     /// What is free in /dev/shm, for messages.
     pub(crate) fn shm_text(&self) -> String {
-        room::Room::on_this_node().shm_text()
+        room::Room::on_this_machine().shm_text()
     }
 
     /// # Errors
