@@ -73,12 +73,8 @@ impl Block {
     #[inline]
     pub(crate) fn guess(&self, index: usize) -> usize {
         let product = index as u128 * u128::from(self.reciprocal);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a rank; anything larger is caught by the caller's bounds check"
-        )]
-        let rank = (product >> (self.shift & 63)) as usize;
-        rank
+        // A rank; anything larger is caught by the caller's bounds check.
+        (product >> (self.shift & 63)) as usize
     }
 
     /// The parts of `range` by owner, in order: `(rank, indices)`; empty shards do not appear.

@@ -76,7 +76,14 @@ macro_rules! atomic_element {
         }
     )*};
 }
-atomic_element!(i32 as u32, u32 as u32, i64 as u64, u64 as u64, isize as usize, usize as usize);
+atomic_element!(
+    i32 as u32,
+    u32 as u32,
+    i64 as u64,
+    u64 as u64,
+    isize as usize,
+    usize as usize
+);
 
 /// Bytes that are copied as one: the largest power of two that divides every address of a `T`,
 /// at most 8.

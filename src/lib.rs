@@ -33,6 +33,15 @@
 //! [`World`] has ranks and collectives, [`GlobalArray`] the arrays, [`testing`] runs tests on
 //! several ranks, [`ucx`] is the safe layer over UCX for programs that exchange keys themselves.
 
+#![warn(
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations,
+    clippy::unwrap_used,
+    clippy::print_stdout
+)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
+
 mod array;
 mod dist;
 mod element;

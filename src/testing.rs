@@ -133,7 +133,12 @@ impl Ranks {
         let program = std::env::current_exe().expect("the test's own executable");
         let mut job = Job::new(program)
             .arg(&*name)
-            .args(["--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
+            .args([
+                "--exact",
+                "--nocapture",
+                "--test-threads=1",
+                "--include-ignored",
+            ])
             .ranks(u32::try_from(self.ranks).expect("a number of ranks"))
             .output(Output::Capture)
             .timeout(self.timeout)

@@ -84,10 +84,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// The longest that one wait may take; `None` is for ever.
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
-        *self
-            .timeout
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = timeout;
+        *self.timeout.write().unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
     pub(crate) fn timeout(&self) -> Option<Duration> {

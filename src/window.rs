@@ -226,10 +226,7 @@ pub(crate) fn index(id: u64) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }
 
-fn room_for<T: Element>(
-    core: &Core,
-    count_of: &impl Fn(usize) -> usize,
-) -> Result<(), String> {
+fn room_for<T: Element>(core: &Core, count_of: &impl Fn(usize) -> usize) -> Result<(), String> {
     let bytes_of = |rank| (count_of(rank) as u64).saturating_mul(size_of::<T>() as u64);
     let here = core.neighbours().iter().map(|&rank| bytes_of(rank));
     let largest = here.clone().max().unwrap_or(0);

@@ -1,5 +1,7 @@
 //! Arrays on several ranks: shapes, access, and what must be refused.
 
+#![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
+
 use pgas::testing::on_ranks;
 use pgas::{ErrorKind, GlobalArray, Op, World};
 
@@ -84,7 +86,15 @@ fn ranges_across_any_number_of_shards() {
         let len = 1003;
         let array = GlobalArray::<i64>::from_fn(world, len, |index| 1000 + index as i64)?;
         let right: Vec<i64> = (0..len as i64).map(|index| 1000 + index).collect();
-        for (start, end) in [(0, len), (0, 0), (len, len), (3, 4), (200, 900), (250, 251), (249, 502)] {
+        for (start, end) in [
+            (0, len),
+            (0, 0),
+            (len, len),
+            (3, 4),
+            (200, 900),
+            (250, 251),
+            (249, 502),
+        ] {
             assert_eq!(array.get_range(start..end)?, right[start..end]);
             let mut filled = vec![0; end - start];
             array.get_into(start, &mut filled)?;
@@ -132,7 +142,10 @@ fn out_of_bounds_is_an_error_that_names_the_index_and_harms_nothing() {
             assert_eq!(error.kind(), ErrorKind::OutOfBounds, "{error}");
         }
         let text = errors[0].to_string();
-        assert!(text.contains("index 10") && text.contains("10 elements"), "{text}");
+        assert!(
+            text.contains("index 10") && text.contains("10 elements"),
+            "{text}"
+        );
         // What is empty and in bounds is fine.
         assert_eq!(array.get_range(10..10)?, []);
         array.put_range(10, &[])?;
@@ -168,7 +181,10 @@ fn elements_of_every_size_and_alignment() {
         for index in 0..len {
             assert_eq!(array.get(index)?, value(index));
         }
-        assert_eq!(array.get_range(0..len)?, (0..len).map(&value).collect::<Vec<_>>());
+        assert_eq!(
+            array.get_range(0..len)?,
+            (0..len).map(&value).collect::<Vec<_>>()
+        );
         world.barrier()?;
         // Neighbouring elements written by different ranks at the same time.
         for index in (0..len).filter(|index| index % world.size() == world.rank()) {
@@ -184,13 +200,21 @@ fn elements_of_every_size_and_alignment() {
         check(world, |index| index as u8)?;
         check(world, |index| index as i16)?;
         check(world, |index| index % 3 == 0)?;
-        check(world, |index| char::from_u32(0x1f600 + index as u32).unwrap())?;
+        check(world, |index| {
+            char::from_u32(0x1f600 + index as u32).unwrap()
+        })?;
         check(world, |index| index as f32 / 3.0)?;
         check(world, |index| index as f64 / 3.0)?;
         check(world, |index| (index as u128) << 70)?;
         check(world, |index| [index as f32, 1.0, 2.0])?;
         check(world, |index| [index as u8; 5])?;
-        check(world, |index| if index % 2 == 0 { Cell::Dead } else { Cell::Alive })?;
+        check(world, |index| {
+            if index % 2 == 0 {
+                Cell::Dead
+            } else {
+                Cell::Alive
+            }
+        })?;
         check(world, |index| Particle {
             position: [index as f64, 0.5, -1.0],
             charge: -(index as i32),
@@ -203,9 +227,17 @@ fn elements_of_every_size_and_alignment() {
 fn from_local_moves_uneven_parts_to_their_place() {
     on_ranks(4, |world| {
         // Rank 0 brings everything, or each rank another number.
-        for lens in [[40, 0, 0, 0], [0, 0, 0, 3], [1, 2, 3, 4], [0, 0, 0, 0], [7, 7, 7, 7]] {
+        for lens in [
+            [40, 0, 0, 0],
+            [0, 0, 0, 3],
+            [1, 2, 3, 4],
+            [0, 0, 0, 0],
+            [7, 7, 7, 7],
+        ] {
             let start: usize = lens[..world.rank()].iter().sum();
-            let mine: Vec<u16> = (start..start + lens[world.rank()]).map(|i| i as u16).collect();
+            let mine: Vec<u16> = (start..start + lens[world.rank()])
+                .map(|i| i as u16)
+                .collect();
             let array = GlobalArray::from_local(world, &mine)?;
             let total: usize = lens.iter().sum();
             assert_eq!(array.len(), total);

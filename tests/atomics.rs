@@ -1,5 +1,7 @@
 //! Atomic operations: nothing is lost, neighbours are untouched.
 
+#![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
+
 use pgas::testing::on_ranks;
 use pgas::{AtomicElement, GlobalArray, Op, World};
 use std::fmt::Debug;
@@ -78,7 +80,9 @@ fn swaps_hand_values_on() {
         }
         let out = world.all_reduce(sum, Op::Sum)?;
         let last = array.get(2)?;
-        let all: u64 = (0..4).map(|rank| (0..1000).map(|k| rank * 1000 + k).sum::<u64>()).sum();
+        let all: u64 = (0..4)
+            .map(|rank| (0..1000).map(|k| rank * 1000 + k).sum::<u64>())
+            .sum();
         assert_eq!(out + last, all);
         Ok(())
     });

@@ -1,5 +1,7 @@
 //! Collectives: results, zero lengths, NaN, and calls that do not go together.
 
+#![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
+
 use pgas::testing::{Ranks, on_ranks};
 use pgas::{ErrorKind, GlobalArray, Op, World};
 use std::time::{Duration, Instant};
@@ -11,7 +13,12 @@ fn results(world: &World) -> pgas::Result<()> {
         for len in [0, 1, 3, 1000, 100_000] {
             let mut values: Vec<u32> = (0..len).map(|k| k * (rank as u32 + 1)).collect();
             world.broadcast_slice(root, &mut values)?;
-            assert!(values.iter().zip(0..).all(|(&v, k)| v == k * (root as u32 + 1)));
+            assert!(
+                values
+                    .iter()
+                    .zip(0..)
+                    .all(|(&v, k)| v == k * (root as u32 + 1))
+            );
         }
     }
     assert_eq!(world.all_gather(rank)?, (0..size).collect::<Vec<_>>());
@@ -21,7 +28,12 @@ fn results(world: &World) -> pgas::Result<()> {
         assert_eq!(gathered, right);
     }
     let names = world.all_gather_obj(&format!("rank {rank} {}", "x".repeat(rank * 1000)))?;
-    assert!(names.iter().enumerate().all(|(rank, name)| name.len() > rank * 1000));
+    assert!(
+        names
+            .iter()
+            .enumerate()
+            .all(|(rank, name)| name.len() > rank * 1000)
+    );
 
     let total: usize = (0..size).sum();
     assert_eq!(world.all_reduce(rank, Op::Sum)?, total);
@@ -33,7 +45,10 @@ fn results(world: &World) -> pgas::Result<()> {
         let right = (0..len).map(|k| k * size as i64 + total as i64);
         assert!(values.into_iter().eq(right));
     }
-    assert_eq!(world.broadcast(size, 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        world.broadcast(size, 1).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
     Ok(())
 }
 
@@ -66,7 +81,10 @@ fn zero_lengths() {
         assert_eq!(array.get_range(0..0)?, []);
         assert_eq!(array.get_range(1..1)?, []);
         array.put_range(1, &[])?;
-        assert_eq!(array.get_range(1..2).unwrap_err().kind(), ErrorKind::OutOfBounds);
+        assert_eq!(
+            array.get_range(1..2).unwrap_err().kind(),
+            ErrorKind::OutOfBounds
+        );
         assert_eq!(array.get(0)?, 0);
         world.broadcast_slice::<u64>(1, &mut [])?;
         assert_eq!(world.all_gather_slice::<f32>(&[])?, []);
@@ -85,7 +103,11 @@ fn nan_wins_wherever_it_is() {
     on_ranks(4, |world| {
         let mine = world.rank() as f64 + 1.0;
         for holder in 0..world.size() {
-            let value = if world.rank() == holder { f64::NAN } else { mine };
+            let value = if world.rank() == holder {
+                f64::NAN
+            } else {
+                mine
+            };
             for op in [Op::Min, Op::Max, Op::Sum] {
                 let result = world.all_reduce(value, op)?;
                 assert_eq!(result.to_bits(), f64::NAN.to_bits());
@@ -95,7 +117,11 @@ fn nan_wins_wherever_it_is() {
                 assert!(many[999].is_nan() && !many[0].is_nan());
             }
         }
-        let infinite = if world.rank() == 2 { f64::NEG_INFINITY } else { mine };
+        let infinite = if world.rank() == 2 {
+            f64::NEG_INFINITY
+        } else {
+            mine
+        };
         assert_eq!(world.all_reduce(infinite, Op::Min)?, f64::NEG_INFINITY);
         let zero = if world.rank() == 1 { -0.0 } else { 0.0_f64 };
         assert!(world.all_reduce(zero, Op::Min)?.is_sign_negative());
@@ -104,7 +130,10 @@ fn nan_wins_wherever_it_is() {
         let sum = world.all_reduce(0.1 * mine, Op::Sum)?;
         let all = world.all_gather(sum.to_bits())?;
         assert!(all.iter().all(|&bits| bits == all[0]));
-        assert_eq!(world.all_reduce(0.1 * mine, Op::Sum)?.to_bits(), sum.to_bits());
+        assert_eq!(
+            world.all_reduce(0.1 * mine, Op::Sum)?.to_bits(),
+            sum.to_bits()
+        );
         Ok(())
     });
 }
@@ -135,7 +164,10 @@ fn calls_that_do_not_go_together() {
         let op = if zeroth { Op::Sum } else { Op::Max };
         mismatch(world.all_reduce(1, op).unwrap_err(), ["rank 0", "operator"]);
         let root = usize::from(zeroth);
-        mismatch(world.broadcast(root, 1).unwrap_err(), ["from rank 1", "from rank 0"]);
+        mismatch(
+            world.broadcast(root, 1).unwrap_err(),
+            ["from rank 1", "from rank 0"],
+        );
         let error = if zeroth {
             world.all_gather(1_u32).unwrap_err()
         } else {
@@ -174,7 +206,10 @@ fn a_rank_that_does_not_come_is_named() {
     });
     assert!(!outcome.success());
     let text = outcome.to_string();
-    assert!(text.contains("barrier: rank 1 did not come within 1s"), "{text}");
+    assert!(
+        text.contains("barrier: rank 1 did not come within 1s"),
+        "{text}"
+    );
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 

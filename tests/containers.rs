@@ -5,7 +5,9 @@ use std::process::Command;
 /// Runs the ranks of `exchange_worker`, each started through `wrapper`.
 fn ranks_through(wrapper: &[&str], tls: Option<&str>) {
     // Whatever transports the tests run over, these are about the ones that are found here.
-    let mut job = ucxrun::Job::new("env").ranks(2).output(ucxrun::Output::Capture);
+    let mut job = ucxrun::Job::new("env")
+        .ranks(2)
+        .output(ucxrun::Output::Capture);
     if tls.is_none() {
         job = job.args(["-u", "UCX_TLS"]);
     }
@@ -14,7 +16,13 @@ fn ranks_through(wrapper: &[&str], tls: Option<&str>) {
         .args(wrapper.iter().copied())
         .arg("--")
         .arg(std::env::current_exe().unwrap())
-        .args(["exchange_worker", "--exact", "--nocapture", "--include-ignored", "--test-threads=1"])
+        .args([
+            "exchange_worker",
+            "--exact",
+            "--nocapture",
+            "--include-ignored",
+            "--test-threads=1",
+        ])
         .timeout(std::time::Duration::from_secs(60))
         .default_environment()
         .env("EXCHANGE_WORKER", "1");
@@ -34,7 +42,10 @@ fn ranks_through(wrapper: &[&str], tls: Option<&str>) {
         assert!(text.contains("UCX_TLS"), "{text}");
         assert!(!text.contains("killed by signal"), "{text}");
     }
-    assert!(tls.is_some() || outcome.success(), "works by itself: {text}");
+    assert!(
+        tls.is_some() || outcome.success(),
+        "works by itself: {text}"
+    );
 }
 
 #[test]
@@ -49,7 +60,7 @@ fn exchange_worker() {
             world.barrier()?;
             let all = array.get_range(0..2 * count)?;
             assert!(all.iter().all(|&value| value == count as u64));
-                world.barrier()?;
+            world.barrier()?;
             assert_eq!(array.fetch_add(theirs.start, 1)?, count as u64);
             world.barrier()?;
         }
@@ -87,14 +98,33 @@ fn an_ipc_namespace_each() {
 
 #[test]
 fn everything_apart_but_the_network() {
-    ranks_through(&["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--ipc", "--uts"], None);
+    ranks_through(
+        &[
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--ipc",
+            "--uts",
+        ],
+        None,
+    );
 }
 
 /// Each its own /dev/shm, as containers have.
 #[test]
 fn a_dev_shm_each() {
-    assert!(Command::new("unshare").arg("--version").status().unwrap().success());
-    let mut job = ucxrun::Job::new("env").ranks(2).output(ucxrun::Output::Capture);
+    assert!(
+        Command::new("unshare")
+            .arg("--version")
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut job = ucxrun::Job::new("env")
+        .ranks(2)
+        .output(ucxrun::Output::Capture);
     job = job
         .args(["-u", "UCX_TLS", "unshare", "--mount", "--", "sh", "-c"])
         .arg(

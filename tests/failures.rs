@@ -93,22 +93,33 @@ macro_rules! every_turn {
 every_turn!(panic, |turn| {
     let (code, text) = job(turn, |_| panic!("out of cheese"));
     assert_eq!(code, 101, "{text}");
-    assert!(text.contains("rank 1") && text.contains("out of cheese"), "{text}");
+    assert!(
+        text.contains("rank 1") && text.contains("out of cheese"),
+        "{text}"
+    );
 });
 
 every_turn!(killed, |turn| {
     let (code, text) = job(turn, |_| raise(rustix::process::Signal::KILL));
     assert_eq!(code, 128 + 9, "{text}");
-    assert!(text.contains("rank 1") && text.contains("SIGKILL"), "{text}");
+    assert!(
+        text.contains("rank 1") && text.contains("SIGKILL"),
+        "{text}"
+    );
 });
 
 #[test]
 fn panic_in_a_thread_that_main_joins() {
     let (code, text) = job(0, |_| {
-        std::thread::spawn(|| panic!("out of cheese")).join().unwrap();
+        std::thread::spawn(|| panic!("out of cheese"))
+            .join()
+            .unwrap();
     });
     assert_eq!(code, 101, "{text}");
-    assert!(text.contains("rank 1") && text.contains("out of cheese"), "{text}");
+    assert!(
+        text.contains("rank 1") && text.contains("out of cheese"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -122,7 +133,10 @@ fn exit_with_a_code() {
 fn exit_0_without_leaving() {
     let (code, text) = job(1, |_| std::process::exit(0));
     assert_ne!(code, 0, "{text}");
-    assert!(text.contains("rank 1") && text.contains("without leaving"), "{text}");
+    assert!(
+        text.contains("rank 1") && text.contains("without leaving"),
+        "{text}"
+    );
 }
 
 fn raise(signal: rustix::process::Signal) {
@@ -137,21 +151,30 @@ fn segmentation_fault() {
         unsafe { nowhere.write_volatile(1) };
     });
     assert_eq!(code, 128 + 11, "{text}");
-    assert!(text.contains("rank 1") && text.contains("SIGSEGV"), "{text}");
+    assert!(
+        text.contains("rank 1") && text.contains("SIGSEGV"),
+        "{text}"
+    );
 }
 
 #[test]
 fn abort_of_the_process() {
     let (code, text) = job(3, |_| std::process::abort());
     assert_eq!(code, 128 + 6, "{text}");
-    assert!(text.contains("rank 1") && text.contains("SIGABRT"), "{text}");
+    assert!(
+        text.contains("rank 1") && text.contains("SIGABRT"),
+        "{text}"
+    );
 }
 
 #[test]
 fn abort_of_the_job() {
     let (code, text) = job(4, |world| world.abort(7, "the input makes no sense"));
     assert_eq!(code, 7, "{text}");
-    assert!(text.contains("rank 1") && text.contains("the input makes no sense"), "{text}");
+    assert!(
+        text.contains("rank 1") && text.contains("the input makes no sense"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -159,14 +182,21 @@ fn stack_overflow() {
     fn deeper(depth: usize) -> usize {
         let frame = [depth; 1000];
         std::hint::black_box(&frame);
-        if depth == usize::MAX { 0 } else { deeper(depth + 1) + frame[depth % 1000] }
+        if depth == usize::MAX {
+            0
+        } else {
+            deeper(depth + 1) + frame[depth % 1000]
+        }
     }
     let (code, text) = job(0, |_| {
         std::hint::black_box(deeper(0));
     });
     // Rust's own handler says so and aborts.
     assert!(code == 128 + 6 || code == 128 + 11, "{code}: {text}");
-    assert!(text.contains("rank 1") && text.contains("overflowed its stack"), "{text}");
+    assert!(
+        text.contains("rank 1") && text.contains("overflowed its stack"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -259,5 +289,8 @@ fn a_garbled_time_limit_is_named() {
         .processes(|| World::from_env().map(drop));
     let text = String::from_utf8_lossy(&outcome.stderr).into_owned();
     assert!(!outcome.success());
-    assert!(text.contains("PGAS_TIMEOUT") && text.contains("soon"), "{text}");
+    assert!(
+        text.contains("PGAS_TIMEOUT") && text.contains("soon"),
+        "{text}"
+    );
 }

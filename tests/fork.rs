@@ -8,7 +8,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Rank 1 puts to rank 0 all the while; rank 0 does `what`, then checks.
-fn while_rank_1_puts(world: &World, what: impl FnOnce(&World, &GlobalArray<u64>)) -> pgas::Result<()> {
+fn while_rank_1_puts(
+    world: &World,
+    what: impl FnOnce(&World, &GlobalArray<u64>),
+) -> pgas::Result<()> {
     let array = GlobalArray::<u64>::new(world, 4)?;
     let stop = GlobalArray::<u64>::new(world, 2)?;
     world.barrier()?;
@@ -96,9 +99,9 @@ fn a_child_that_communicates() {
                     world.all_gather(1).map(drop),
                     GlobalArray::<u64>::new(world, 3).map(drop),
                 ];
-                let forked = refused
-                    .iter()
-                    .all(|result| matches!(result, Err(error) if error.kind() == ErrorKind::Forked));
+                let forked = refused.iter().all(
+                    |result| matches!(result, Err(error) if error.kind() == ErrorKind::Forked),
+                );
                 // Its own mapped memory it may still read: it is the parent's too.
                 let readable = array.get(0).is_ok();
                 i32::from(!(forked && readable))
@@ -135,7 +138,12 @@ fn a_started_program_is_not_the_rank() {
         }
         while_rank_1_puts(world, |_, _| {
             let output = Command::new(std::env::current_exe().unwrap())
-                .args(["a_started_program_is_not_the_rank", "--exact", "--nocapture", "--test-threads=1"])
+                .args([
+                    "a_started_program_is_not_the_rank",
+                    "--exact",
+                    "--nocapture",
+                    "--test-threads=1",
+                ])
                 .env("PGAS_TEST_GRANDCHILD", "1")
                 .output()
                 .unwrap();
@@ -152,7 +160,8 @@ fn a_grandchild_does_not_keep_the_job() {
     let started = Instant::now();
     Ranks::new(2).run(|world| {
         if world.rank() == 0 {
-            Command::new("sleep").arg("30").spawn().unwrap();
+            let sleeper = Command::new("sleep").arg("30").spawn().unwrap();
+            drop(sleeper); // goes on
         }
         world.barrier()
     });

@@ -1,5 +1,7 @@
 //! C15: ranks drop their arrays when and in which order they like.
 
+#![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
+
 use pgas::testing::on_ranks;
 use pgas::{GlobalArray, Op, World};
 use std::sync::Arc;
@@ -57,7 +59,9 @@ fn every_rank_in_its_own_order() {
 #[test]
 fn one_rank_keeps_a_clone() {
     on_ranks(3, |world| {
-        let array = Arc::new(GlobalArray::<u64>::from_fn(world, 30, |index| index as u64)?);
+        let array = Arc::new(GlobalArray::<u64>::from_fn(world, 30, |index| {
+            index as u64
+        })?);
         if world.rank() == 0 {
             let clone = array.clone();
             std::thread::spawn(move || {
@@ -95,7 +99,10 @@ fn create_put_drop_in_a_loop() {
             }
         }
         let after = segments();
-        assert!(after <= before + 20, "{before} mappings after 20 rounds, {after} after 200");
+        assert!(
+            after <= before + 20,
+            "{before} mappings after 20 rounds, {after} after 200"
+        );
         Ok(())
     });
 }

@@ -7,8 +7,16 @@ use std::time::Duration;
 /// Most memory this process has had resident.
 fn peak_resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
 }
 
 const FLOOD: usize = 1_000_000;
@@ -94,8 +102,16 @@ fn more_than_there_is() {
 
 fn memory_total() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = info.lines().find(|line| line.starts_with("MemTotal:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    let line = info
+        .lines()
+        .find(|line| line.starts_with("MemTotal:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
 }
 
 /// Runs the ranks in a mount namespace of their own, whose /dev/shm is as given; the test's
@@ -170,7 +186,10 @@ fn small_shm_with_default_transports() {
     for size in ["1m", "5m", "16m", "64m"] {
         for bytes in [MIB, 8 * MIB, 128 * MIB] {
             let text = with_shm(&format!("size={size}"), "all", bytes / 8);
-            assert!(text.contains("works") || text.contains("refused:"), "{size}: {text}");
+            assert!(
+                text.contains("works") || text.contains("refused:"),
+                "{size}: {text}"
+            );
         }
     }
 }
@@ -193,7 +212,10 @@ fn small_shm_with_posix_only() {
 #[test]
 fn read_only_shm() {
     let text = with_shm("ro", "posix,self", MIB / 8);
-    assert!(text.contains("refused:") && text.contains("/dev/shm"), "{text}");
+    assert!(
+        text.contains("refused:") && text.contains("/dev/shm"),
+        "{text}"
+    );
     with_shm("ro", "tcp,self", MIB / 8);
 }
 
@@ -203,11 +225,22 @@ fn little_address_space() {
     let outcome = Ranks::new(2).outcome(|world| {
         use rustix::process::{Resource, Rlimit, setrlimit};
         let limit = Some(2 << 30);
-        setrlimit(Resource::As, Rlimit { current: limit, maximum: limit }).unwrap();
+        setrlimit(
+            Resource::As,
+            Rlimit {
+                current: limit,
+                maximum: limit,
+            },
+        )
+        .unwrap();
         let error = GlobalArray::<u64>::new(world, 1 << 29).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
         assert!(error.to_string().contains("ulimit -v"), "{error}");
         GlobalArray::<u64>::new(world, 1000)?.close()
     });
-    assert!(outcome.success(), "{outcome}\n{}", String::from_utf8_lossy(&outcome.stderr));
+    assert!(
+        outcome.success(),
+        "{outcome}\n{}",
+        String::from_utf8_lossy(&outcome.stderr)
+    );
 }

@@ -1,5 +1,7 @@
 //! Access modes: slices where all ranks agreed on them, and an error everywhere else.
 
+#![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
+
 use pgas::testing::{Ranks, on_ranks};
 use pgas::{ErrorKind, GlobalArray};
 
@@ -10,13 +12,13 @@ fn slices_of_peers_on_this_node() {
         let ranges: Vec<_> = (0..4).map(|rank| array.range_of(rank)).collect();
         let view = array.read()?;
         assert_eq!(view.global_len(), 103);
-        for rank in 0..4 {
-            let right: Vec<u32> = ranges[rank].clone().map(|index| index as u32).collect();
+        for (rank, range) in ranges.into_iter().enumerate() {
+            let right: Vec<u32> = range.clone().map(|index| index as u32).collect();
             match view.shard_of(rank)? {
                 Some(shard) => assert_eq!(shard, right),
                 None => assert!(!world.node_ranks().contains(&rank), "mapped on one node"),
             }
-            assert_eq!(view.get_range(ranges[rank].clone())?, right);
+            assert_eq!(view.get_range(range)?, right);
         }
         let mut filled = [0; 50];
         view.get_into(20, &mut filled)?;
@@ -73,7 +75,10 @@ fn a_leaked_view_leaves_the_mode_and_every_operation_says_so() {
         for error in errors {
             assert_eq!(error.kind(), ErrorKind::WrongMode, "{error}");
             let text = error.to_string();
-            assert!(text.contains("local()") && text.contains("modes.rs:"), "{text}");
+            assert!(
+                text.contains("local()") && text.contains("modes.rs:"),
+                "{text}"
+            );
         }
         // Other arrays, and dropping this one, are fine.
         drop(array);
@@ -88,9 +93,21 @@ fn ranks_that_do_not_enter_together() {
         let mut a = GlobalArray::<u64>::new(world, 8)?;
         let mut b = GlobalArray::<u64>::new(world, 8)?;
         let zeroth = world.rank() == 0;
-        let different_modes = if zeroth { a.local().map(drop) } else { a.read().map(drop) };
-        let different_arrays = if zeroth { a.local().map(drop) } else { b.local().map(drop) };
-        let a_barrier = if zeroth { a.local().map(drop) } else { world.barrier() };
+        let different_modes = if zeroth {
+            a.local().map(drop)
+        } else {
+            a.read().map(drop)
+        };
+        let different_arrays = if zeroth {
+            a.local().map(drop)
+        } else {
+            b.local().map(drop)
+        };
+        let a_barrier = if zeroth {
+            a.local().map(drop)
+        } else {
+            world.barrier()
+        };
         for refused in [different_modes, different_arrays, a_barrier] {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::Mismatch);
         }
@@ -115,7 +132,10 @@ fn a_panic_in_a_view() {
         world.barrier()
     });
     assert_eq!(outcome.code, 101);
-    assert!(outcome.to_string().contains("two is one too many"), "{outcome}");
+    assert!(
+        outcome.to_string().contains("two is one too many"),
+        "{outcome}"
+    );
 }
 
 /// Bytes that are no value of the element type never become one.
@@ -133,7 +153,11 @@ fn a_shard_that_holds_no_values_gives_no_slice() {
         let error = GlobalArray::<Colour>::new(world, 4).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
         let array = GlobalArray::from_fn(world, 4, |index| {
-            if index % 2 == 0 { Colour::Red } else { Colour::Blue }
+            if index % 2 == 0 {
+                Colour::Red
+            } else {
+                Colour::Blue
+            }
         })?;
         assert_eq!(array.get(3)?, Colour::Blue);
         Ok(())

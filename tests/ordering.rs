@@ -24,7 +24,10 @@ fn data_is_there_after_a_barrier() {
             for round in 1..=rounds {
                 array.put_range(target.start, &vec![round; target.len()])?;
                 let view = array.local()?; // a barrier
-                assert!(view.iter().all(|&value| value == round), "{count}: round {round}");
+                assert!(
+                    view.iter().all(|&value| value == round),
+                    "{count}: round {round}"
+                );
             }
         }
         Ok(())
@@ -49,7 +52,10 @@ fn flagged(world: &World) -> pgas::Result<()> {
                 std::thread::yield_now();
             }
             let seen = data.get_range(mine.clone())?;
-            assert!(seen.iter().all(|&value| value >= round), "{count}: round {round}");
+            assert!(
+                seen.iter().all(|&value| value >= round),
+                "{count}: round {round}"
+            );
             world.barrier()?;
         }
     }

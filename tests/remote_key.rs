@@ -166,7 +166,11 @@ fn four_byte_atomics() {
             assert_eq!(key.fetch_add(1, i32::MIN)?, -5);
             assert_eq!(key.swap(1, -1_i32)?, i32::MIN.wrapping_sub(5));
             assert_eq!(key.compare_exchange(1, -1_i32, 77)?, -1);
-            assert_eq!(key.get_range::<i32>(0, 3)?, [0, 77, 0], "neighbours untouched");
+            assert_eq!(
+                key.get_range::<i32>(0, 3)?,
+                [0, 77, 0],
+                "neighbours untouched"
+            );
         }
         side.finish(world)
     });
@@ -178,7 +182,13 @@ fn misuse_is_an_error_with_its_cause() {
         let side = Side::new(world)?;
         let (_memory, key, packed) = share(world, &side, 100)?;
         if let Some(key) = key {
-            for (offset, count) in [(100, 1), (99, 2), (0, 101), (usize::MAX, 1), (2, usize::MAX)] {
+            for (offset, count) in [
+                (100, 1),
+                (99, 2),
+                (0, 101),
+                (usize::MAX, 1),
+                (2, usize::MAX),
+            ] {
                 let error = key.get_nb::<u64>(offset, count).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::OutOfBounds, "{error}");
             }
@@ -317,6 +327,34 @@ fn keys_survive_serde() {
         assert_eq!(key.get::<u64>(3)?, 0);
         world.barrier()?;
         drop(key);
+        side.finish(world)
+    });
+}
+
+/// C25: any number of reads may be outstanding, and be waited for in any order.
+#[test]
+fn very_many_requests_at_once() {
+    on_ranks(2, |world| {
+        let side = Side::new(world)?;
+        let memory = MemoryHandle::allocate::<u32>(&side.context, 70_000)?;
+        let packed = world.all_gather_obj(&memory.pack()?)?;
+        if world.rank() == 0 {
+            let values: Vec<u32> = (0..70_000).collect();
+            memory.remote_key(&side.worker)?.put_range(0, &values)?;
+        }
+        world.barrier()?;
+        if world.rank() == 1 {
+            let key = side.to_peer.unpack(&packed[0])?;
+            for count in [254, 255, 256, 1023, 65_536] {
+                let requests: Vec<_> = (0..count)
+                    .map(|offset| key.get_nb::<u32>(offset, 1))
+                    .collect::<Result<_>>()?;
+                for (offset, request) in requests.into_iter().enumerate().rev() {
+                    assert_eq!(request.wait()?, [u32::try_from(offset).unwrap()]);
+                }
+            }
+        }
+        world.barrier()?;
         side.finish(world)
     });
 }

@@ -96,11 +96,7 @@ impl<T: Element> GlobalArray<T> {
     ///
     /// # Errors
     /// As [`GlobalArray::new`].
-    pub fn from_fn(
-        world: &World,
-        len: usize,
-        mut value: impl FnMut(usize) -> T,
-    ) -> Result<Self> {
+    pub fn from_fn(world: &World, len: usize, mut value: impl FnMut(usize) -> T) -> Result<Self> {
         let array = Self::allocate(world.core(), len)?;
         for (offset, index) in array.local_range().enumerate() {
             // SAFETY: `offset` is below the length of my shard.

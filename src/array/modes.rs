@@ -117,7 +117,8 @@ impl<T: Element> GlobalArray<T> {
             return Ok(());
         }
         // SAFETY: my shard, mapped, of that many elements; nobody writes in this mode.
-        let values = unsafe { element::load_vec::<T>(self.window.base(), self.local_range().len()) };
+        let values =
+            unsafe { element::load_vec::<T>(self.window.base(), self.local_range().len()) };
         values.map(drop)
     }
 
@@ -314,4 +315,3 @@ macro_rules! view {
 }
 view!(ReadView);
 view!(LocalView);
-

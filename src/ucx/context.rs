@@ -164,7 +164,10 @@ fn refuse_proto_override(major: u32, minor: u32) -> Result<()> {
     let Ok(value) = std::env::var("UCX_PROTO_ENABLE") else {
         return Ok(());
     };
-    let asked = matches!(value.to_lowercase().as_str(), "y" | "yes" | "1" | "on" | "true");
+    let asked = matches!(
+        value.to_lowercase().as_str(),
+        "y" | "yes" | "1" | "on" | "true"
+    );
     let default = (major, minor) >= NEW_PROTOCOLS;
     if asked == default {
         return Ok(());

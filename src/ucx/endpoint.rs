@@ -9,8 +9,8 @@ use super::unflushed::Unflushed;
 use super::worker::Worker;
 use crate::error::{Error, ErrorKind, Result};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use ucx_sys as sys;
 

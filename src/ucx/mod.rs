@@ -52,5 +52,4 @@ pub use rkey::{RemoteKey, SerializedRemoteKey};
 pub use status::Status;
 pub use worker::{Worker, WorkerAddress};
 
-
 pub(crate) use rkey::{AtomicOp, compare_exchange_at, fetch_op_at};

@@ -242,8 +242,7 @@ impl RemoteKey {
         this.handle = NonNull::new(handle);
         let mut address = ptr::null_mut();
         // SAFETY: the key is live; base is the start of its memory.
-        let status =
-            unsafe { sys::ucp_rkey_ptr(handle, key.header.base, &raw mut address) };
+        let status = unsafe { sys::ucp_rkey_ptr(handle, key.header.base, &raw mut address) };
         if status == sys::UCS_OK {
             this.pointer = NonNull::new(address.cast());
         }
@@ -736,7 +735,10 @@ pub(crate) unsafe fn compare_exchange_at<T: AtomicElement>(at: *mut u8, current:
 }
 
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "the upper half is zero: to_bits of 4 bytes")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the upper half is zero: to_bits of 4 bytes"
+)]
 fn low_half(bits: u64) -> u32 {
     bits as u32
 }

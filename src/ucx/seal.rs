@@ -70,10 +70,7 @@ pub(super) fn open(kind: Kind, bytes: &[u8]) -> Result<(u128, &[u8])> {
         return Err(refuse("it is something else".into()));
     }
     if header[5] != FORMAT {
-        return Err(refuse(format!(
-            "format {}, expected {FORMAT}",
-            header[5]
-        )));
+        return Err(refuse(format!("format {}, expected {FORMAT}", header[5])));
     }
     let (major, minor) = ucx_version();
     if (header[6], header[7]) != (major, minor) {

@@ -70,9 +70,8 @@ impl Worker {
         };
         let mut handle = ptr::null_mut();
         // SAFETY: the context is live, params valid, handle written on success.
-        let status = unsafe {
-            sys::ucp_worker_create(context.as_raw(), &raw const params, &raw mut handle)
-        };
+        let status =
+            unsafe { sys::ucp_worker_create(context.as_raw(), &raw const params, &raw mut handle) };
         check("ucp_worker_create", status)?;
         let handle = NonNull::new(handle)
             .ok_or_else(|| Error::new(ErrorKind::Ucx, "ucp_worker_create: no worker"))?;
@@ -276,14 +275,15 @@ impl Worker {
             };
             match Posted::new("ucp_tag_recv_nbx", result)? {
                 Posted::InFlight(request) => request,
-                Posted::Done => return Err(Error::new(ErrorKind::Ucx, "ucp_tag_recv_nbx: no request")),
+                Posted::Done => {
+                    return Err(Error::new(ErrorKind::Ucx, "ucp_tag_recv_nbx: no request"));
+                }
             }
         };
         let mut info = sys::ucp_tag_recv_info_t::ZEROED;
         let waited = self.wait_for(|_| {
             // SAFETY: the request is live until freed below, the worker locked.
-            let status =
-                unsafe { sys::ucp_tag_recv_request_test(request.as_ptr(), &raw mut info) };
+            let status = unsafe { sys::ucp_tag_recv_request_test(request.as_ptr(), &raw mut info) };
             (status != sys::UCS_INPROGRESS).then_some(status)
         });
         let mut state = self.state();
@@ -388,11 +388,20 @@ impl Worker {
             let unflushed = endpoint.unflushed();
             (unflushed.touches(elements), unflushed.is_full())
         };
-        if touches || full { self.flush() } else { Ok(()) }
+        if touches || full {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     /// Notes that a put to `elements` was posted on `endpoint`. The state is locked.
-    pub(super) fn set_unflushed(&self, state: &mut State, endpoint: &Endpoint, elements: &Elements) {
+    pub(super) fn set_unflushed(
+        &self,
+        state: &mut State,
+        endpoint: &Endpoint,
+        elements: &Elements,
+    ) {
         let mut unflushed = endpoint.unflushed();
         if unflushed.is_empty() {
             state.written.push(endpoint.downgrade());

@@ -143,11 +143,12 @@ impl World {
         for (from, to) in pieces(values.len(), each) {
             let part = &mut values[from..to];
             let mine = bytemuck::cast_slice::<T, u8>(part).to_vec();
-            self.core
-                .engine
-                .exchange(&signature, &mine, &Combine::Reduce(&reduce), |bytes| {
-                    fill(part, bytes)
-                })??;
+            self.core.engine.exchange(
+                &signature,
+                &mine,
+                &Combine::Reduce(&reduce),
+                |bytes| fill(part, bytes),
+            )??;
         }
         Ok(())
     }
@@ -201,8 +202,7 @@ impl Core {
 /// `0..total` in pieces of at most `step`; one empty piece for nothing, since even an empty
 /// collective is a meeting of all ranks.
 fn pieces(total: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..total.div_ceil(step).max(1))
-        .map(move |piece| (piece * step, total.min((piece + 1) * step)))
+    (0..total.div_ceil(step).max(1)).map(move |piece| (piece * step, total.min((piece + 1) * step)))
 }
 
 pub(crate) fn encode<T: Serialize>(object: &T) -> Result<Vec<u8>> {

@@ -384,13 +384,7 @@ impl Engine {
     }
 
     /// A time-out inside a node, with the names of those who did not come.
-    fn explain(
-        &self,
-        error: Error,
-        block: &Block,
-        sequence: u32,
-        signature: &Signature,
-    ) -> Error {
+    fn explain(&self, error: Error, block: &Block, sequence: u32, signature: &Signature) -> Error {
         if error.kind() != ErrorKind::Timeout {
             return error.context(signature);
         }

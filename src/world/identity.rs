@@ -104,10 +104,7 @@ mod tests {
     fn namespaces_between_ranks_are_found() {
         let mut here = Identity::of_this_process();
         here.shm_room = Some(1 << 30);
-        assert_eq!(
-            barriers(&[here.clone(), here.clone()]),
-            Barriers::default()
-        );
+        assert_eq!(barriers(&[here.clone(), here.clone()]), Barriers::default());
         let mut contained = here.clone();
         contained.user += 1;
         let found = barriers(&[here.clone(), here.clone(), contained.clone()]);

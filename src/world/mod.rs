@@ -162,9 +162,12 @@ impl World {
         self.core.flush()
     }
 
-    /// Ends the whole job now: all ranks, with exit code `code` and `message` on the launcher's
-    /// standard error. One-sided.
+    /// Ends the whole job now: all ranks, with exit code `code` and `message` on standard error.
+    /// One-sided.
     pub fn abort(&self, code: i32, message: &str) -> ! {
+        if self.launcher.is_none() {
+            eprintln!("{message}");
+        }
         self.fail(code, message);
         std::process::exit(code)
     }

@@ -42,52 +42,50 @@ pub(super) enum Verdict {
     Failed = 2,
 }
 
-/// A cache line for each member: its flag, what it calls, and a small contribution.
-#[repr(C, align(64))]
-struct SlotLine {
-    flag: AtomicU32,
+// The block: a line for the release, one for the bell, one for each member, then the members'
+// slots, then the result. A line is a cache line:
+//
+//   release line   flag, sleepers (u32 each) | Released | inline result
+//   bell line      bell, leader sleeps (u32 each)
+//   member's line  flag (u32) | Arrived | inline contribution
+const LINE: usize = 64;
+const HEADER: usize = 8;
+const INLINE_AT: usize = LINE - INLINE;
+
+/// What the leader says with a result.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Released {
+    verdict: u32,
+    len: u32,
+}
+
+/// What a member says with its contribution.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Arrived {
     len: u32,
     call: u16,
     _pad: u16,
     detail: u32,
+    _pad2: u32,
     count: u64,
     element: u64,
-    inline: [u8; INLINE],
-    _rest: [u8; 8],
 }
 
-/// The leader's cache line: the release flag and a small result.
-#[repr(C, align(64))]
-struct ReleaseLine {
-    flag: AtomicU32,
-    /// Members asleep on `flag`.
-    sleepers: AtomicU32,
-    verdict: u32,
-    len: u32,
-    inline: [u8; INLINE],
-    _rest: [u8; 24],
-}
-
-/// What members ring when the leader sleeps.
-#[repr(C, align(64))]
-struct BellLine {
-    bell: AtomicU32,
-    leader_sleeps: AtomicU32,
-    _rest: [u8; 56],
-}
-
-const _: () = assert!(size_of::<SlotLine>() == 64);
-const _: () = assert!(size_of::<ReleaseLine>() == 64);
-const _: () = assert!(size_of::<BellLine>() == 64);
+const _: () = assert!(HEADER + size_of::<Arrived>() <= INLINE_AT);
 
 /// Eight-byte words that a block for `members` needs.
 pub(super) fn words(members: usize) -> usize {
-    (128 + members * (64 + SLOT) + RESULT) / 8
+    (2 * LINE + members * (LINE + SLOT) + RESULT) / 8
 }
 
 /// Keeps the block's memory in this process.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held, not used: the block's pointer lives as long")]
+#[expect(
+    dead_code,
+    reason = "held, not used: the block's pointer lives as long"
+)]
 enum Keep {
     Mine(MemoryHandle),
     Leaders(RemoteKey),
@@ -124,7 +122,7 @@ impl Block {
     }
 
     fn new(base: NonNull<u8>, len: usize, members: usize, me: usize, keep: Keep) -> Option<Self> {
-        let fits = base.cast::<SlotLine>().is_aligned() && len >= words(members) * 8;
+        let fits = base.addr().get().is_multiple_of(LINE) && len >= words(members) * 8;
         fits.then_some(Self {
             base,
             members,
@@ -143,70 +141,95 @@ impl Block {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    fn release_line(&self) -> *mut ReleaseLine {
-        self.at(0).cast()
-    }
-
-    fn bell_line(&self) -> &BellLine {
-        // SAFETY: inside the block, aligned, and only atomics are used in it.
-        unsafe { &*self.at(64).cast::<BellLine>() }
-    }
-
-    fn slot_line(&self, member: usize) -> *mut SlotLine {
-        self.at(128 + member * 64).cast()
+    fn line(&self, member: usize) -> usize {
+        (2 + member) * LINE
     }
 
     fn slot_data(&self, member: usize) -> *mut u8 {
-        self.at(128 + self.members * 64 + member * SLOT)
+        self.at((2 + self.members) * LINE + member * SLOT)
     }
 
     fn result_data(&self) -> *mut u8 {
-        self.at(128 + self.members * (64 + SLOT))
+        self.at((2 + self.members) * LINE + self.members * SLOT)
     }
 
-    fn slot_flag(&self, member: usize) -> &AtomicU32 {
-        // SAFETY: inside the block, aligned; the flag is only accessed as an atomic.
-        unsafe { &(*self.slot_line(member)).flag }
+    /// The flag at `offset`, which is only ever accessed as an atomic.
+    fn flag(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: inside the block, aligned, alive as long as `self`.
+        unsafe { AtomicU32::from_ptr(self.at(offset).cast()) }
     }
 
     fn release_flag(&self) -> &AtomicU32 {
-        // SAFETY: as for slot_flag.
-        unsafe { &(*self.release_line()).flag }
+        self.flag(0)
     }
 
+    /// Members asleep on the release flag.
     fn sleepers(&self) -> &AtomicU32 {
-        // SAFETY: as for slot_flag.
-        unsafe { &(*self.release_line()).sleepers }
+        self.flag(4)
+    }
+
+    /// What members ring when the leader sleeps.
+    fn bell(&self) -> &AtomicU32 {
+        self.flag(LINE)
+    }
+
+    fn leader_sleeps(&self) -> &AtomicU32 {
+        self.flag(LINE + 4)
+    }
+
+    fn slot_flag(&self, member: usize) -> &AtomicU32 {
+        self.flag(self.line(member))
+    }
+
+    fn arrived(&self, member: usize) -> *mut Arrived {
+        self.at(self.line(member) + HEADER).cast()
+    }
+
+    fn released(&self) -> *mut Released {
+        self.at(HEADER).cast()
+    }
+
+    /// Where a contribution of `len` bytes lies.
+    fn contribution_place(&self, member: usize, len: usize) -> *mut u8 {
+        if len <= INLINE {
+            self.at(self.line(member) + INLINE_AT)
+        } else {
+            self.slot_data(member)
+        }
+    }
+
+    /// Where a result of `len` bytes lies.
+    fn result_place(&self, len: usize) -> *mut u8 {
+        if len <= INLINE {
+            self.at(INLINE_AT)
+        } else {
+            self.result_data()
+        }
     }
 
     /// A member's step 1. At most [`SLOT`] bytes.
     pub(super) fn arrive(&self, sequence: u32, signature: &Signature, data: &[u8]) {
-        let line = self.slot_line(self.me);
         assert!(data.len() <= SLOT);
-        let len = u32::try_from(data.len()).unwrap_or(0);
-        // SAFETY: my slot; nobody reads it between the last release and the flag below.
-        unsafe {
-            (*line).len = len;
-            (*line).call = signature.call as u16;
-            (*line).detail = signature.detail;
-            (*line).count = signature.count;
-            (*line).element = signature.element;
-        }
-        let to = if data.len() <= INLINE {
-            // SAFETY: a place inside my line.
-            unsafe { (&raw mut (*line).inline).cast() }
-        } else {
-            self.slot_data(self.me)
+        let arrived = Arrived {
+            len: u32::try_from(data.len()).unwrap_or(0),
+            call: signature.call as u16,
+            _pad: 0,
+            detail: signature.detail,
+            _pad2: 0,
+            count: signature.count,
+            element: signature.element,
         };
+        // SAFETY: my line; nobody reads it between the last release and the flag below.
+        unsafe { self.arrived(self.me).write(arrived) };
+        let to = self.contribution_place(self.me, data.len());
         // SAFETY: the place holds so many bytes, and is mine to write until the flag is set.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         // SeqCst: the flag must be visible before `leader_sleeps` is looked at, see `wait_members`.
         self.slot_flag(self.me).store(sequence, Ordering::SeqCst);
-        let bell = self.bell_line();
-        if bell.leader_sleeps.load(Ordering::SeqCst) != 0 {
-            bell.bell.fetch_add(1, Ordering::SeqCst);
+        if self.leader_sleeps().load(Ordering::SeqCst) != 0 {
+            self.bell().fetch_add(1, Ordering::SeqCst);
             // Only fails for addresses that are not mapped.
-            let _ = futex::wake(&bell.bell, futex::Flags::empty(), 1);
+            let _ = futex::wake(self.bell(), futex::Flags::empty(), 1);
         }
     }
 
@@ -217,13 +240,12 @@ impl Block {
             let mut patience = Patience::new();
             while flag.load(Ordering::Acquire) != sequence {
                 if let Some(nap) = patience.pause(limits)? {
-                    let bell = self.bell_line();
-                    bell.leader_sleeps.store(1, Ordering::SeqCst);
-                    let heard = bell.bell.load(Ordering::SeqCst);
+                    self.leader_sleeps().store(1, Ordering::SeqCst);
+                    let heard = self.bell().load(Ordering::SeqCst);
                     if flag.load(Ordering::SeqCst) != sequence {
-                        sleep_on(&bell.bell, heard, nap);
+                        sleep_on(self.bell(), heard, nap);
                     }
-                    bell.leader_sleeps.store(0, Ordering::SeqCst);
+                    self.leader_sleeps().store(0, Ordering::SeqCst);
                 }
             }
         }
@@ -238,29 +260,21 @@ impl Block {
 
     /// What `member` calls. To be used by the leader, between waiting and release.
     pub(super) fn signature(&self, member: usize) -> Option<Signature> {
-        let line = self.slot_line(member);
         // SAFETY: the member has arrived, so it does not write until the release.
-        let (call, detail, count, element) =
-            unsafe { ((*line).call, (*line).detail, (*line).count, (*line).element) };
+        let arrived = unsafe { self.arrived(member).read() };
         Some(Signature {
-            call: Call::from_number(call)?,
-            detail,
-            count,
-            element,
+            call: Call::from_number(arrived.call)?,
+            detail: arrived.detail,
+            count: arrived.count,
+            element: arrived.element,
         })
     }
 
     /// What `member` contributed. To be used by the leader, between waiting and release.
     pub(super) fn contribution(&self, member: usize) -> &[u8] {
-        let line = self.slot_line(member);
         // SAFETY: the member has arrived, so it does not write until the release.
-        let len = unsafe { (*line).len } as usize;
-        let from = if len <= INLINE {
-            // SAFETY: a place inside the member's line.
-            unsafe { (&raw const (*line).inline).cast() }
-        } else {
-            self.slot_data(member).cast_const()
-        };
+        let len = unsafe { self.arrived(member).read() }.len as usize;
+        let from = self.contribution_place(member, len);
         // SAFETY: initialised bytes of the block that nobody writes until the release; at most a
         // slot of them.
         unsafe { std::slice::from_raw_parts(from, len.min(SLOT)) }
@@ -268,19 +282,14 @@ impl Block {
 
     /// The leader's step 2, second half. At most [`RESULT`] bytes.
     pub(super) fn release(&self, sequence: u32, verdict: Verdict, data: &[u8]) {
-        let line = self.release_line();
         assert!(data.len() <= RESULT);
-        // SAFETY: the leader's line and result; members read them only after the flag below.
-        unsafe {
-            (*line).verdict = verdict as u32;
-            (*line).len = u32::try_from(data.len()).unwrap_or(0);
-        }
-        let to = if data.len() <= INLINE {
-            // SAFETY: a place inside the line.
-            unsafe { (&raw mut (*line).inline).cast() }
-        } else {
-            self.result_data()
+        let released = Released {
+            verdict: verdict as u32,
+            len: u32::try_from(data.len()).unwrap_or(0),
         };
+        // SAFETY: the leader's line; members read it only after the flag below.
+        unsafe { self.released().write(released) };
+        let to = self.result_place(data.len());
         // SAFETY: the place holds so many bytes, and all members have read the last result.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         // SeqCst: visible before the sleepers are counted, see `wait_release`.
@@ -311,18 +320,13 @@ impl Block {
                 self.sleepers().fetch_sub(1, Ordering::SeqCst);
             }
         }
-        let line = self.release_line();
         // SAFETY: the leader does not write until I arrive at the next meeting.
-        let (verdict, len) = unsafe { ((*line).verdict, (*line).len as usize) };
-        let from = if len <= INLINE {
-            // SAFETY: a place inside the line.
-            unsafe { (&raw const (*line).inline).cast() }
-        } else {
-            self.result_data().cast_const()
-        };
+        let released = unsafe { self.released().read() };
+        let len = released.len as usize;
+        let from = self.result_place(len);
         // SAFETY: initialised bytes of the block, not written until I arrive at the next meeting.
         let data = unsafe { std::slice::from_raw_parts(from, len.min(RESULT)) };
-        let verdict = match verdict {
+        let verdict = match released.verdict {
             0 => Verdict::Good,
             1 => Verdict::Mismatch,
             _ => Verdict::Failed,

@@ -38,7 +38,9 @@ macro_rules! integers {
         }
     )*};
 }
-integers!(i8, u8, i16, u16, i32, u32, i64, u64, i128, u128, isize, usize);
+integers!(
+    i8, u8, i16, u16, i32, u32, i64, u64, i128, u128, isize, usize
+);
 
 macro_rules! floats {
     ($($float:ty),*) => {$(

@@ -182,7 +182,9 @@ fn number(path: &str) -> Option<u64> {
 
 fn available_memory() -> u64 {
     let field = |text: &str| -> Option<u64> {
-        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("MemAvailable:"))?;
         let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
         Some(kib * 1024)
     };
@@ -279,7 +281,10 @@ mod tests {
         let text = room(None, u64::MAX)
             .check(2000 * MIB, MIB, MIB, None, true)
             .unwrap_err();
-        assert!(text.contains("2.0 GiB") && text.contains("970.0 MiB"), "{text}");
+        assert!(
+            text.contains("2.0 GiB") && text.contains("970.0 MiB"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -288,7 +293,10 @@ mod tests {
         let want = |transports| small.check(128 * MIB, 64 * MIB, 64 * MIB, transports, true);
         assert!(want(None).is_ok(), "System V has room");
         let text = want(Some("posix,self")).unwrap_err();
-        assert!(text.contains("/dev/shm") && text.contains("64.0 MiB"), "{text}");
+        assert!(
+            text.contains("/dev/shm") && text.contains("64.0 MiB"),
+            "{text}"
+        );
         assert!(want(Some("tcp,self")).is_ok());
         assert!(want(Some("^posix")).is_ok());
         assert!(want(Some("^sysv")).is_err());
