@@ -6,34 +6,61 @@ use std::ops::Range;
 ///
 /// Shards are in rank order, cover `0..n`, and differ in length by at most one. The owner of
 /// index `i` is `floor(i·p/n)`.
+///
+/// # Without a division
+/// With `m = ceil(p·2^s/n)`, `i·m/2^s` is larger than `i·p/n` by less than `i/2^s`. The fraction
+/// of `i·p/n` is at most `1 − 1/n`, so `floor(i·m/2^s)` is the owner if `i·n <= 2^s`. `s` is the
+/// largest number for which `m` fits 64 bits: that holds for all `i` while `n·p < 2^63` and
+/// `n > p`, and the owner is the upper half of a product, shifted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     len: usize,
     ranks: usize,
-    /// `ceil(ranks · 2^shift / len)`: see [`Block::guess`].
+    /// `m`, if [`Block::owner`] is right for every index; else unused.
     reciprocal: u64,
+    /// `s − 64`.
     shift: u32,
+    /// Whether it is.
+    fast: bool,
 }
 
 impl Block {
     pub(crate) fn new(len: usize, ranks: usize) -> Self {
         assert!(ranks > 0, "a distribution needs a rank");
-        // The largest shift for which the reciprocal fits 64 bits. 63 at most, so that the
-        // 128-bit shift in `guess` is one instruction.
-        let mut shift = 63;
-        let reciprocal = loop {
-            let scaled = ((ranks as u128) << shift).div_ceil(len.max(1) as u128);
-            if let Ok(fits) = u64::try_from(scaled) {
-                break fits;
-            }
-            shift -= 1;
-        };
-        Self {
+        let (n, p) = (len as u128, ranks as u128);
+        let mut this = Self {
             len,
             ranks,
-            reciprocal,
-            shift,
+            reciprocal: 0,
+            shift: 0,
+            fast: false,
+        };
+        // p·2^s must fit 128 bits, and so must 2^s.
+        let largest = 127_u32.saturating_sub(usize::BITS - ranks.leading_zeros());
+        for s in (64..=largest).rev() {
+            let m = (p << s).div_ceil(n.max(1));
+            if let Ok(reciprocal) = u64::try_from(m) {
+                this.reciprocal = reciprocal;
+                this.shift = s - 64;
+                this.fast = n.checked_mul(n).is_some_and(|square| square <= 1 << s);
+                break;
+            }
         }
+        this
+    }
+
+    /// The indices below this have their owner by [`Block::owner`]: all or none.
+    pub(crate) fn fast_len(&self) -> usize {
+        if self.fast { self.len } else { 0 }
+    }
+
+    /// The rank that holds `index`, which must be below [`Block::fast_len`].
+    #[inline]
+    pub(crate) fn owner(&self, index: usize) -> usize {
+        debug_assert!(index < self.fast_len());
+        let product = index as u128 * u128::from(self.reciprocal);
+        // A rank, so it fits.
+        ((product >> 64) as u64 >> (self.shift & 63)) as usize
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -46,6 +73,9 @@ impl Block {
 
     /// First index of `rank`; `len` for `rank == ranks`.
     fn start(&self, rank: usize) -> usize {
+        if let Some(product) = rank.checked_mul(self.len) {
+            return product.div_ceil(self.ranks);
+        }
         let start = (rank as u128 * self.len as u128).div_ceil(self.ranks as u128);
         // At most `len`, as rank <= ranks.
         usize::try_from(start).unwrap_or(self.len)
@@ -59,22 +89,15 @@ impl Block {
     /// The rank that holds `index`, and the offset in its shard. `index` must be below `len`.
     pub(crate) fn locate(&self, index: usize) -> (usize, usize) {
         debug_assert!(index < self.len);
-        let owner = index as u128 * self.ranks as u128 / self.len as u128;
-        let rank = usize::try_from(owner).unwrap_or(0);
+        let rank = if self.fast {
+            self.owner(index)
+        } else if let Some(product) = index.checked_mul(self.ranks) {
+            product / self.len
+        } else {
+            let owner = index as u128 * self.ranks as u128 / self.len as u128;
+            usize::try_from(owner).unwrap_or(0)
+        };
         (rank, index - self.start(rank))
-    }
-
-    /// The owner of `index` or the rank after it, without a division: one multiplication and
-    /// one shift. Callers compare with the shard's range and fall back to [`Block::locate`].
-    ///
-    /// The rounded-up reciprocal makes `index·reciprocal/2^shift` too large by less than
-    /// `index/2^shift`. The fraction of `index·ranks/len` is at most `1 − 1/len`, so the result
-    /// is exact while `index·len < 2^shift`, and at most one too large while `index < 2^shift`.
-    #[inline]
-    pub(crate) fn guess(&self, index: usize) -> usize {
-        let product = index as u128 * u128::from(self.reciprocal);
-        // A rank; anything larger is caught by the caller's bounds check.
-        (product >> (self.shift & 63)) as usize
     }
 
     /// The parts of `range` by owner, in order: `(rank, indices)`; empty shards do not appear.
@@ -110,8 +133,9 @@ mod tests {
             longest = longest.max(range.len());
             for (offset, index) in range.enumerate() {
                 assert_eq!(dist.locate(index), (rank, offset));
-                let guess = dist.guess(index);
-                assert_eq!(guess, rank, "{len}/{ranks}: {index}");
+                if dist.fast_len() > 0 {
+                    assert_eq!(dist.owner(index), rank, "{len}/{ranks}: {index}");
+                }
             }
         }
         assert_eq!(next, len);
@@ -138,10 +162,21 @@ mod tests {
             let range = dist.range_of(rank);
             prop_assert!(range.contains(&index));
             prop_assert_eq!(range.start + offset, index);
-            let guess = dist.guess(index);
-            prop_assert!(guess == rank || guess == rank + 1);
-            if let Some(true) = index.checked_mul(len).map(|p| p < 1 << 60) {
-                prop_assert_eq!(guess, rank);
+            let slowly = index as u128 * ranks as u128 / len as u128;
+            prop_assert_eq!(rank as u128, slowly);
+            prop_assert_eq!(dist.fast_len() > 0, len > ranks);
+        }
+
+        /// At the borders of shards, where rounding would show.
+        #[test]
+        fn borders_of_large_shapes(len in 1_usize..(1 << 48), ranks in 1_usize..10_000, pick in any::<u64>()) {
+            let dist = Block::new(len, ranks);
+            let rank = usize::try_from(pick).unwrap() % ranks;
+            let range = dist.range_of(rank);
+            for index in [range.start, range.end.saturating_sub(1)] {
+                if range.contains(&index) {
+                    prop_assert_eq!(dist.locate(index), (rank, index - range.start));
+                }
             }
         }
 

@@ -21,9 +21,8 @@ use modes::Mode;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// An array of `len` elements spread over all ranks, any of which reads and writes any element.
 ///
@@ -50,10 +49,10 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 /// when all ranks have dropped the array and meet at the next creation of an array; or at once
 /// with [`close`](GlobalArray::close).
 pub struct GlobalArray<T: Element> {
-    /// By rank, as far as known: see [`Row`].
+    /// By rank.
     rows: Box<[Row]>,
-    /// `rows.len()` while the array is open, else 0: then no row is found, and the slow path
-    /// looks at `mode`.
+    /// Indices below this are looked up in `rows`: all, or none. While the array is not open it
+    /// is 0, so that the slow path looks at `mode`: one comparison for bounds and mode.
     open: usize,
     dist: Block,
     mode: Mode,
@@ -61,19 +60,10 @@ pub struct GlobalArray<T: Element> {
     element: PhantomData<T>,
 }
 
-/// Where a rank's shard can be reached by load and store.
-///
-/// `count` is 0 until the shard is known to be mapped (for ever, on other nodes), so that one
-/// comparison answers three questions: is the index in this shard, is there such an index, is
-/// it mapped.
-#[derive(Debug)]
-struct Row {
-    start: usize,
-    count: AtomicUsize,
-    base: AtomicPtr<u8>,
-    /// Makes a row 32 bytes, so that finding one is a shift.
-    _pad: usize,
-}
+/// Where a rank's shard can be reached by load and store: the address that index 0 would have if
+/// the shard began there, so that an element's address is one multiplication away. Null until the
+/// shard is known to be mapped, for ever on other nodes.
+type Row = AtomicPtr<u8>;
 
 impl<T: Element> GlobalArray<T> {
     /// An array of `len` elements whose bytes are all zero. Any length, also 0 and fewer
@@ -137,16 +127,9 @@ impl<T: Element> GlobalArray<T> {
         const { assert!(size_of::<T>() > 0, "elements must have a size") };
         let dist = Block::new(len, core.size);
         let window = Window::allocate::<T>(core, len, |rank| dist.range_of(rank).len())?;
-        let rows: Box<[Row]> = (0..core.size)
-            .map(|rank| Row {
-                start: dist.range_of(rank).start,
-                count: AtomicUsize::new(0),
-                base: AtomicPtr::new(ptr::null_mut()),
-                _pad: 0,
-            })
-            .collect();
+        let rows = (0..core.size).map(|_| Row::default()).collect();
         let array = Self {
-            open: rows.len(),
+            open: dist.fast_len(),
             rows,
             dist,
             mode: Mode::Open,
@@ -236,6 +219,10 @@ impl<T: Element> GlobalArray<T> {
     /// # Errors
     /// As [`GlobalArray::get`].
     pub fn get_range(&self, range: Range<usize>) -> Result<Vec<T>> {
+        if let Some(from) = self.find_range(range.start, range.len(), self.open) {
+            // SAFETY: so many mapped elements of one shard.
+            return unsafe { element::load_vec(from, range.len()) };
+        }
         self.mode.check_open("get_range")?;
         self.read_range(range)
     }
@@ -271,6 +258,10 @@ impl<T: Element> GlobalArray<T> {
     /// # Errors
     /// As [`GlobalArray::get`].
     pub fn get_into(&self, start: usize, to: &mut [T]) -> Result<()> {
+        if let Some(from) = self.find_range(start, to.len(), self.open) {
+            // SAFETY: so many mapped elements of one shard.
+            return unsafe { element::load_slice(to, from) };
+        }
         self.mode.check_open("get_into")?;
         self.read_into(start, to)
     }
@@ -305,6 +296,11 @@ impl<T: Element> GlobalArray<T> {
     /// # Errors
     /// As [`GlobalArray::put`].
     pub fn put_range(&self, start: usize, from: &[T]) -> Result<()> {
+        if let Some(to) = self.find_range(start, from.len(), self.open) {
+            // SAFETY: so many mapped elements of one shard.
+            unsafe { element::copy(to, from.as_ptr().cast(), size_of_val(from)) };
+            return Ok(());
+        }
         self.mode.check_open("put_range")?;
         self.check_bounds("put_range", start, from.len())?;
         let mut rest = from;
@@ -346,42 +342,52 @@ impl<T: Element> GlobalArray<T> {
         self.window.close()
     }
 
-    /// Pointer to element `index`, if it is in one of the first `rows` rows and mapped.
+    /// Pointer to element `index`, if it is below `end` and mapped.
     #[inline]
-    fn find(&self, index: usize, rows: usize) -> Option<*mut u8> {
-        let rank = self.dist.guess(index);
-        if rank >= rows {
+    fn find(&self, index: usize, end: usize) -> Option<*mut u8> {
+        debug_assert!(end <= self.dist.fast_len());
+        if index >= end {
             return None;
         }
+        let rank = self.dist.owner(index);
         debug_assert!(rank < self.rows.len());
-        // SAFETY: callers pass `open` or the number of rows, which are no larger than that.
+        // SAFETY: the owner of an index of the array is a rank, and there is a row for each.
         let row = unsafe { self.rows.get_unchecked(rank) };
-        let offset = index.wrapping_sub(row.start);
-        // Acquire: a count that is not 0 comes with its base.
-        if offset >= row.count.load(Ordering::Acquire) {
+        let zeroth = row.load(Ordering::Relaxed);
+        if zeroth.is_null() {
             return None;
         }
-        let base = row.base.load(Ordering::Relaxed);
-        // SAFETY: `offset` is inside the shard that is mapped at `base`.
-        Some(unsafe { base.add(offset * size_of::<T>()) })
+        Some(zeroth.wrapping_add(index * size_of::<T>()))
+    }
+
+    /// Pointer to the first of `count` elements, if they are of one shard, below `end`, and mapped.
+    #[inline]
+    fn find_range(&self, start: usize, count: usize, end: usize) -> Option<*mut u8> {
+        let last = start.checked_add(count.checked_sub(1)?)?;
+        if last >= end || self.dist.owner(start) != self.dist.owner(last) {
+            return None;
+        }
+        self.find(start, end)
     }
 
     /// Base of `rank`'s shard, if it is mapped; looks it up the first time.
     fn row(&self, rank: usize) -> Result<Option<*mut u8>> {
-        let row = &self.rows[rank];
-        if row.count.load(Ordering::Acquire) > 0 {
-            return Ok(Some(row.base.load(Ordering::Relaxed)));
-        }
-        let count = self.dist.range_of(rank).len();
-        if count == 0 {
+        let range = self.dist.range_of(rank);
+        if range.is_empty() {
             return Ok(None);
         }
-        let mapped = self.window.mapped(rank)?;
-        if let Some(base) = mapped {
-            row.base.store(base.as_ptr(), Ordering::Relaxed);
-            row.count.store(count, Ordering::Release);
+        let before = range.start * size_of::<T>();
+        let row = &self.rows[rank];
+        let zeroth = row.load(Ordering::Relaxed);
+        if !zeroth.is_null() {
+            return Ok(Some(zeroth.wrapping_add(before)));
         }
-        Ok(mapped.map(ptr::NonNull::as_ptr))
+        let Some(base) = self.window.mapped(rank)? else {
+            return Ok(None);
+        };
+        // The mapping was made by this process before: the pointer is all there is to pass on.
+        row.store(base.as_ptr().wrapping_sub(before), Ordering::Relaxed);
+        Ok(Some(base.as_ptr()))
     }
 
     #[cold]

@@ -107,7 +107,7 @@ impl<T: Element> GlobalArray<T> {
 
     fn reopen(&mut self) {
         self.mode = Mode::Open;
-        self.open = self.rows.len();
+        self.open = self.dist.fast_len();
     }
 
     /// A slice claims that its elements are values; peers write bytes. Checked where not all
@@ -152,7 +152,7 @@ impl<T: Element> ReadView<'_, T> {
     /// As [`GlobalArray::get`].
     #[inline]
     pub fn get(&self, index: usize) -> Result<T> {
-        match self.array.find(index, self.array.rows.len()) {
+        match self.array.find(index, self.array.dist.fast_len()) {
             // SAFETY: `find` points to a mapped element of this array.
             Some(at) => unsafe { element::load(at) },
             // Reading is what this mode is for.

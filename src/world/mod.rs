@@ -238,11 +238,13 @@ impl fmt::Debug for World {
 }
 
 impl Core {
+    #[inline]
     pub(crate) fn flush(&self) -> Result<()> {
+        self.check()?;
+        self.worker.flush()?;
         // For memory that is mapped: earlier stores before later ones.
         std::sync::atomic::fence(Ordering::SeqCst);
-        self.check()?;
-        self.worker.flush()
+        Ok(())
     }
 
     pub(crate) fn context(&self) -> &Context {
