@@ -37,54 +37,6 @@ pub trait Element: NoUninit + CheckedBitPattern + Send + Sync + 'static {}
 
 impl<T: NoUninit + CheckedBitPattern + Send + Sync + 'static> Element for T {}
 
-/// Integers that can be changed atomically in another rank's memory: `i32`, `u32`, `i64`, `u64`,
-/// `isize`, `usize`.
-///
-/// UCX has atomics for operands of 4 and 8 bytes only; other types do not compile.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` has no atomic operations",
-    note = "atomic operations exist for `i32`, `u32`, `i64`, `u64`, `isize` and `usize`"
-)]
-pub trait AtomicElement: Element + Eq + sealed::Atomic {}
-
-pub(crate) mod sealed {
-    /// What the atomic code needs to know about an integer; lossless in both directions.
-    pub trait Atomic: Copy {
-        /// The bits, zero-extended.
-        fn to_bits(self) -> u64;
-        /// The low bits.
-        fn from_bits(bits: u64) -> Self;
-    }
-}
-
-macro_rules! atomic_element {
-    ($($int:ty as $unsigned:ty),*) => {$(
-        impl AtomicElement for $int {}
-        impl sealed::Atomic for $int {
-            #[inline]
-            #[expect(clippy::allow_attributes, reason = "not every expansion casts with loss")]
-            #[allow(clippy::cast_sign_loss, clippy::cast_lossless, trivial_numeric_casts, reason = "bits, not values")]
-            fn to_bits(self) -> u64 {
-                self as $unsigned as u64
-            }
-            #[inline]
-            #[expect(clippy::allow_attributes, reason = "not every expansion casts with loss")]
-            #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, trivial_numeric_casts, reason = "bits, not values")]
-            fn from_bits(bits: u64) -> Self {
-                bits as $unsigned as $int
-            }
-        }
-    )*};
-}
-atomic_element!(
-    i32 as u32,
-    u32 as u32,
-    i64 as u64,
-    u64 as u64,
-    isize as usize,
-    usize as usize
-);
-
 /// Bytes that are copied as one: the largest power of two that divides every address of a `T`,
 /// at most 8.
 #[must_use]

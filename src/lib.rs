@@ -17,12 +17,12 @@
 //! }
 //! ```
 //! ```text
-//! $ ucxrun -n 4 ./target/release/examples/squares
+//! $ ucxrun -n 4 ./target/release/squares
 //! ```
 //!
 //! # The way of a `get`
 //! ```text
-//! GlobalArray::get(index)      array/mod.rs   which rank, which offset: one multiplication
+//! GlobalArray::get(index)      array/mod.rs   which rank: one multiplication, no division
 //!   ├─ mapped (own, same node)                a load through the pointer: done
 //!   └─ Window::get(rank, offset)  window.rs   the rank's key, unpacked at first use
 //!        └─ RemoteKey::get(offset) ucx/rkey.rs  bounds and type checked, posted, waited for
@@ -43,6 +43,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 mod array;
+mod atomic;
 mod dist;
 mod element;
 mod error;
@@ -53,6 +54,7 @@ mod window;
 mod world;
 
 pub use array::{GlobalArray, LocalView, ReadView};
-pub use element::{AtomicElement, Element};
+pub use atomic::AtomicElement;
+pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
 pub use world::{Number, Op, World};

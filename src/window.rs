@@ -2,7 +2,8 @@
 //!
 //! One level below the array: offsets in a rank's shard, no global indices.
 
-use crate::element::{AtomicElement, Element};
+use crate::atomic::{AtomicElement, AtomicOp};
+use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{MemoryHandle, RemoteKey, SerializedRemoteKey};
 use crate::world::{Call, Core, Signature, decode, encode};
@@ -125,6 +126,8 @@ impl Window {
         if let Some(key) = self.keys[rank].get() {
             return Ok(key);
         }
+        // A dead rank's memory may be gone, and UCX 1.13 crashes when it cannot map it.
+        self.core.check()?;
         let key = self
             .core
             .peers()
@@ -166,7 +169,7 @@ impl Window {
 
     pub(crate) fn fetch_op<T: AtomicElement>(
         &self,
-        op: crate::ucx::AtomicOp,
+        op: AtomicOp,
         rank: usize,
         offset: usize,
         value: T,

@@ -2,6 +2,15 @@
 
 use std::process::Command;
 
+/// What `unshare` needs to be allowed the rest: a user namespace, for all but root.
+fn as_root(wrapper: &[&str]) -> &'static [&'static str] {
+    if rustix::process::geteuid().is_root() || wrapper.contains(&"--user") {
+        &[]
+    } else {
+        &["--user", "--map-root-user"]
+    }
+}
+
 /// Runs the ranks of `exchange_worker`, each started through `wrapper`.
 fn ranks_through(wrapper: &[&str], tls: Option<&str>) {
     // Whatever transports the tests run over, these are about the ones that are found here.
@@ -13,6 +22,7 @@ fn ranks_through(wrapper: &[&str], tls: Option<&str>) {
     }
     job = job
         .arg("unshare")
+        .args(as_root(wrapper))
         .args(wrapper.iter().copied())
         .arg("--")
         .arg(std::env::current_exe().unwrap())
@@ -126,7 +136,9 @@ fn a_dev_shm_each() {
         .ranks(2)
         .output(ucxrun::Output::Capture);
     job = job
-        .args(["-u", "UCX_TLS", "unshare", "--mount", "--", "sh", "-c"])
+        .args(["-u", "UCX_TLS", "unshare"])
+        .args(as_root(&[]))
+        .args(["--mount", "--", "sh", "-c"])
         .arg(
             "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec \"$0\" exchange_worker --exact \
              --nocapture --include-ignored --test-threads=1",

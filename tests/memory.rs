@@ -114,6 +114,15 @@ fn memory_total() -> u64 {
         * 1024
 }
 
+/// What `unshare` needs to be allowed the rest.
+fn as_root() -> &'static [&'static str] {
+    if rustix::process::geteuid().is_root() {
+        &[]
+    } else {
+        &["--user", "--map-root-user"]
+    }
+}
+
 /// Runs the ranks in a mount namespace of their own, whose /dev/shm is as given; the test's
 /// process enters it, so it is a process of its own (`run_alone`).
 fn with_shm(mount: &str, tls: &str, len: usize) -> String {
@@ -123,6 +132,7 @@ fn with_shm(mount: &str, tls: &str, len: usize) -> String {
          --include-ignored --test-threads=1"
     );
     let output = std::process::Command::new("unshare")
+        .args(as_root())
         .args(["--mount", "--", "sh", "-c", &script])
         .arg(std::env::current_exe().unwrap())
         .env("UCX_TLS", tls)

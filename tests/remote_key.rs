@@ -358,3 +358,18 @@ fn very_many_requests_at_once() {
         side.finish(world)
     });
 }
+
+/// A key is only good on an endpoint to its owner.
+#[test]
+fn a_key_on_an_endpoint_to_somebody_else() {
+    on_ranks(2, |world| {
+        let side = Side::new(world)?;
+        let memory = MemoryHandle::allocate::<u64>(&side.context, 4)?;
+        let packed = world.all_gather_obj(&memory.pack()?)?;
+        let error = side.to_peer.unpack(&packed[world.rank()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidKey, "{error}");
+        assert!(error.to_string().contains("another process"), "{error}");
+        side.to_peer.unpack(&packed[1 - world.rank()])?;
+        side.finish(world)
+    });
+}

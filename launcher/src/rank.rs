@@ -9,6 +9,7 @@ use rustix::process::{self as unix, Pid, Signal, WaitId, WaitIdOptions};
 
 use crate::error::{Error, Result};
 use crate::outcome::Cause;
+use crate::wire::exit;
 
 /// How long killed ranks may take to disappear.
 pub(crate) const KILLED: Duration = Duration::from_secs(5);
@@ -85,11 +86,25 @@ impl Rank {
         }
     }
 
-    /// Whether it was killed in a way that is never another rank's doing.
-    pub(crate) fn struck(&self) -> bool {
-        let consequence = [libc::SIGABRT, libc::SIGTERM, libc::SIGPIPE];
-        matches!(self.exit, Some(Exit::Signal { signal, .. }) if !consequence.contains(&signal))
-            && self.failed.is_none()
+    /// How likely its failure is a consequence of another's: smaller is less.
+    ///
+    /// 0: killed by SIGKILL, which comes from outside. 1: killed by a signal that is its own doing, or it has said
+    /// why it gives up: a panic or an abort. 2: an error it ran into, or an exit.
+    pub(crate) fn consequence(&self) -> u8 {
+        let by_others = [libc::SIGABRT, libc::SIGTERM, libc::SIGPIPE];
+        match (&self.failed, self.exit) {
+            (Some((exit::BROKEN, _)), _) => 2,
+            (Some(_), _) => 1,
+            (
+                None,
+                Some(Exit::Signal {
+                    signal: libc::SIGKILL,
+                    ..
+                }),
+            ) => 0,
+            (None, Some(Exit::Signal { signal, .. })) if !by_others.contains(&signal) => 1,
+            _ => 2,
+        }
     }
 
     /// Sends `signal` to the rank's process group, and to the rank if it has left that.

@@ -359,13 +359,12 @@ impl Engine {
         }
     }
 
-    /// Chooses the first failure. A signal from outside comes before everything, since it is never a consequence;
-    /// then the order in which the signs were seen; within one turn, a rank that died without a word before one that
+    /// Chooses the first failure: what is least likely a consequence, then the order in which the signs were seen; within one turn, a rank that died without a word before one that
     /// had the time to explain itself.
     fn decide(&mut self) {
         let suspects = self.ranks.iter().enumerate();
         let suspects = suspects.filter_map(|(number, rank)| Some((number, rank, rank.sign?)));
-        let first = suspects.min_by_key(|(_, rank, sign)| (!rank.struck(), *sign));
+        let first = suspects.min_by_key(|(_, rank, sign)| (rank.consequence(), *sign));
         let Some((number, rank, _)) = first else {
             return;
         };

@@ -11,10 +11,10 @@ mod modes;
 
 pub use modes::{LocalView, ReadView};
 
+use crate::atomic::{self, AtomicElement, AtomicOp};
 use crate::dist::Block;
-use crate::element::{self, AtomicElement, Element};
+use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ucx::{self, AtomicOp};
 use crate::window::Window;
 use crate::world::{Call, Core, Signature, World};
 use modes::Mode;
@@ -327,7 +327,7 @@ impl<T: Element> GlobalArray<T> {
     ///
     /// # Errors
     /// As [`World::flush`].
-    #[doc(alias = "ucp_worker_flush_nbx")]
+    #[doc(alias = "ucp_ep_flush_nbx")]
     pub fn flush(&self) -> Result<()> {
         self.window.core().flush()
     }
@@ -484,7 +484,7 @@ impl<T: AtomicElement> GlobalArray<T> {
     pub fn compare_exchange(&self, index: usize, current: T, new: T) -> Result<T> {
         match self.find(index, self.open) {
             // SAFETY: `find` points to a mapped element; T's granule is its size.
-            Some(at) => Ok(unsafe { ucx::compare_exchange_at(at, current, new) }),
+            Some(at) => Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
             None => self.compare_exchange_slowly(index, current, new),
         }
     }
@@ -493,7 +493,7 @@ impl<T: AtomicElement> GlobalArray<T> {
     fn fetch_op(&self, op: AtomicOp, index: usize, value: T) -> Result<T> {
         match self.find(index, self.open) {
             // SAFETY: `find` points to a mapped element; T's granule is its size.
-            Some(at) => Ok(unsafe { ucx::fetch_op_at(op, at, value) }),
+            Some(at) => Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
             None => self.fetch_op_slowly(op, index, value),
         }
     }
@@ -504,7 +504,7 @@ impl<T: AtomicElement> GlobalArray<T> {
         let (rank, offset) = self.locate_slowly("atomic operation", index)?;
         if let Some(at) = self.element_of(rank, offset)? {
             // SAFETY: a mapped element; T's granule is its size.
-            return Ok(unsafe { ucx::fetch_op_at(op, at, value) });
+            return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
         }
         self.window
             .fetch_op(op, rank, offset, value)
@@ -517,7 +517,7 @@ impl<T: AtomicElement> GlobalArray<T> {
         let (rank, offset) = self.locate_slowly("compare_exchange", index)?;
         if let Some(at) = self.element_of(rank, offset)? {
             // SAFETY: a mapped element; T's granule is its size.
-            return Ok(unsafe { ucx::compare_exchange_at(at, current, new) });
+            return Ok(unsafe { atomic::compare_exchange_at(at, current, new) });
         }
         self.window
             .compare_exchange(rank, offset, current, new)

@@ -7,6 +7,7 @@ use super::worker::Worker;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::Limits;
 use std::ffi::CString;
+use std::hash::{BuildHasher as _, RandomState};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -30,6 +31,9 @@ struct Inner {
     handle: NonNull<sys::ucp_context>,
     job: u128,
     rank: u32,
+    /// A random number, in the addresses of its workers and the keys to its memory: a key is only
+    /// good on an endpoint to its owner.
+    id: u64,
     /// [`FORKS`] when it was made.
     forks: u32,
     retired: Mutex<Vec<Retired>>,
@@ -149,6 +153,7 @@ impl Builder {
             handle,
             job: self.job,
             rank: self.rank,
+            id: RandomState::new().hash_one(std::process::id()),
             forks: FORKS.load(Ordering::Relaxed),
             retired: Mutex::default(),
         })))
@@ -251,6 +256,10 @@ impl Context {
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.0.rank
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
     }
 
     /// UCX's handle, valid while this context lives.

@@ -3,7 +3,8 @@
 #![expect(unsafe_code, reason = "calls UCX")]
 
 use super::request::{Outcome, Posted};
-use super::rkey::{RemoteKey, SerializedRemoteKey};
+use super::rkey::RemoteKey;
+use super::serialized::SerializedRemoteKey;
 use super::status::check;
 use super::unflushed::Unflushed;
 use super::worker::Worker;
@@ -26,6 +27,8 @@ pub struct Endpoint(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     handle: NonNull<sys::ucp_ep>,
+    /// The context at the other end.
+    peer: u64,
     closed: AtomicBool,
     /// Used with the worker locked, so never waited for.
     unflushed: Mutex<Unflushed>,
@@ -39,7 +42,7 @@ unsafe impl Sync for Inner {}
 
 impl Endpoint {
     /// `address` comes out of a sealed `WorkerAddress`: UCX trusts these bytes.
-    pub(super) fn new(worker: &Worker, address: &[u8]) -> Result<Self> {
+    pub(super) fn new(worker: &Worker, peer: u64, address: &[u8]) -> Result<Self> {
         let state = worker.lock()?;
         let params = sys::ucp_ep_params_t {
             field_mask: sys::UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
@@ -55,6 +58,7 @@ impl Endpoint {
             .ok_or_else(|| Error::new(ErrorKind::Ucx, "ucp_ep_create: no endpoint"))?;
         Ok(Self(Arc::new(Inner {
             handle,
+            peer,
             closed: AtomicBool::new(false),
             unflushed: Mutex::default(),
             worker: worker.clone(),
@@ -64,7 +68,8 @@ impl Endpoint {
     /// The key that a peer packed, usable through this endpoint.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidKey`] for a key of another job; [`ErrorKind::Closed`];
+    /// [`ErrorKind::InvalidKey`] for a key of another job, or to memory of another process than
+    /// the one at the other end; [`ErrorKind::Closed`];
     /// [`ErrorKind::Ucx`].
     #[doc(alias = "ucp_ep_rkey_unpack")]
     pub fn unpack(&self, key: &SerializedRemoteKey) -> Result<RemoteKey> {
@@ -100,6 +105,11 @@ impl Endpoint {
 
     pub(super) fn downgrade(&self) -> WeakEndpoint {
         WeakEndpoint(Arc::downgrade(&self.0))
+    }
+
+    /// The context at the other end.
+    pub(super) fn peer(&self) -> u64 {
+        self.0.peer
     }
 
     pub(super) fn raw(&self) -> sys::ucp_ep_h {

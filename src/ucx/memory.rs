@@ -3,7 +3,8 @@
 #![expect(unsafe_code, reason = "calls UCX")]
 
 use super::context::{Context, Retired};
-use super::rkey::{RemoteKey, SerializedRemoteKey, Shape};
+use super::rkey::RemoteKey;
+use super::serialized::{SerializedRemoteKey, Shape};
 use super::status::check;
 use super::worker::Worker;
 use crate::element::Element;
@@ -49,6 +50,13 @@ impl MemoryHandle {
     #[doc(alias = "ucp_mem_map")]
     pub fn allocate<T: Element>(context: &Context, count: usize) -> Result<Self> {
         const { assert!(size_of::<T>() > 0, "elements must have a size") };
+        // Peers map it at page borders of their own.
+        const {
+            assert!(
+                align_of::<T>() <= 4096,
+                "elements must not be aligned beyond a page"
+            )
+        };
         context.refuse_fork()?;
         let shape = Shape::of::<T>(count)?;
         if count == 0 {
@@ -123,6 +131,18 @@ impl MemoryHandle {
     /// [`ErrorKind::Ucx`].
     #[doc(alias = "ucp_rkey_pack")]
     pub fn pack(&self) -> Result<SerializedRemoteKey> {
+        let key = self.pack_for_here()?;
+        self.set_packed();
+        Ok(key)
+    }
+
+    /// Notes that a key may have left the process.
+    pub(super) fn set_packed(&self) {
+        self.0.packed.store(true, Ordering::Relaxed);
+    }
+
+    /// As [`MemoryHandle::pack`], for a key that stays in this process and keeps the memory mapped.
+    pub(super) fn pack_for_here(&self) -> Result<SerializedRemoteKey> {
         let inner = &*self.0;
         inner.context.refuse_fork()?;
         let mut packed = Vec::new();
@@ -143,7 +163,6 @@ impl MemoryHandle {
             // SAFETY: from ucp_rkey_pack, released once.
             unsafe { sys::ucp_rkey_buffer_release(buffer) };
         }
-        inner.packed.store(true, Ordering::Relaxed);
         Ok(SerializedRemoteKey::new(
             &inner.context,
             inner.base.addr() as u64,

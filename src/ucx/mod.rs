@@ -40,6 +40,7 @@ mod memory;
 mod request;
 mod rkey;
 mod seal;
+mod serialized;
 mod status;
 mod unflushed;
 mod worker;
@@ -48,8 +49,7 @@ pub use context::{Builder, Context, version};
 pub use endpoint::Endpoint;
 pub use memory::MemoryHandle;
 pub use request::Request;
-pub use rkey::{RemoteKey, SerializedRemoteKey};
+pub use rkey::RemoteKey;
+pub use serialized::SerializedRemoteKey;
 pub use status::Status;
 pub use worker::{Worker, WorkerAddress};
-
-pub(crate) use rkey::{AtomicOp, compare_exchange_at, fetch_op_at};

@@ -1,174 +1,26 @@
-//! `RemoteKey`: the right to read and write a peer's memory, and `SerializedRemoteKey`, its bytes.
+//! `RemoteKey`: the right to read and write a peer's memory.
 //!
 //! This is the seed of the library. A key owns its endpoint, knows the length and the element
 //! type of the memory it opens, and checks every access against them: UCX checks nothing.
 
 #![expect(unsafe_code, reason = "calls UCX")]
 
-use super::context::Context;
 use super::endpoint::Endpoint;
 use super::memory::MemoryHandle;
 use super::request::{Posted, Request};
-use super::seal::{self, Kind, Reader};
+use super::serialized::SerializedRemoteKey;
 use super::status::check;
 use super::unflushed::Elements;
 use super::worker::{Worker, host_param};
-use crate::element::{self, AtomicElement, Element};
+use crate::atomic::{self, AtomicElement, AtomicOp};
+use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{Ordering, fence};
 use ucx_sys as sys;
 
 /// Largest piece of one put: bounds the copy that is made of it.
 const PUT_PIECE: usize = 1 << 20;
-
-/// What memory holds: how many elements, of which type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    count: u64,
-    size: u32,
-    granule: u32,
-    /// Of the type's name: tells `u64` from `f64`. Equal in all binaries, unlike `TypeId`.
-    type_hash: u64,
-}
-
-impl Shape {
-    pub(super) fn of<T: Element>(count: usize) -> Result<Self> {
-        let too_large = || Error::new(ErrorKind::NoRoom, "the size in bytes overflows");
-        count
-            .checked_mul(size_of::<T>())
-            .filter(|&bytes| isize::try_from(bytes).is_ok())
-            .ok_or_else(too_large)?;
-        Ok(Self {
-            count: count as u64,
-            size: u32::try_from(size_of::<T>()).map_err(|_| too_large())?,
-            granule: u32::try_from(element::granule::<T>()).map_err(|_| too_large())?,
-            type_hash: element::type_hash::<T>(),
-        })
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        // Checked when the shape was made or parsed.
-        usize::try_from(self.count * u64::from(self.size)).unwrap_or(usize::MAX)
-    }
-}
-
-/// A packed key: bytes to send to a peer by any channel, with a header and a checksum. Nothing
-/// that was damaged on the way, or that belongs to another job or UCX version, becomes a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SerializedRemoteKey {
-    bytes: Vec<u8>,
-    job: u128,
-    header: Header,
-}
-
-/// Fixed little-endian fields in front of the packed rkey.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Header {
-    owner: u32,
-    base: u64,
-    mapped_len: u64,
-    shape: Shape,
-}
-
-const HEADER: usize = 4 + 8 + 8 + 8 + 4 + 4 + 8;
-
-impl SerializedRemoteKey {
-    pub(super) fn new(
-        context: &Context,
-        base: u64,
-        mapped_len: u64,
-        shape: &Shape,
-        packed: &[u8],
-    ) -> Self {
-        let header = Header {
-            owner: context.rank(),
-            base,
-            mapped_len,
-            shape: *shape,
-        };
-        let mut body = Vec::with_capacity(HEADER + packed.len());
-        body.extend_from_slice(&header.owner.to_le_bytes());
-        body.extend_from_slice(&base.to_le_bytes());
-        body.extend_from_slice(&mapped_len.to_le_bytes());
-        body.extend_from_slice(&shape.count.to_le_bytes());
-        body.extend_from_slice(&shape.size.to_le_bytes());
-        body.extend_from_slice(&shape.granule.to_le_bytes());
-        body.extend_from_slice(&shape.type_hash.to_le_bytes());
-        body.extend_from_slice(packed);
-        Self {
-            bytes: seal::seal(Kind::Key, context.job(), &body),
-            job: context.job(),
-            header,
-        }
-    }
-
-    /// The key that [`SerializedRemoteKey::as_bytes`] gave.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidKey`] unless every byte is as it was packed, by the same UCX version.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let (job, body) = seal::open(Kind::Key, bytes)?;
-        let damaged = || Error::new(ErrorKind::InvalidKey, "not a valid serialized remote key");
-        if body.len() < HEADER {
-            return Err(damaged());
-        }
-        let mut fields = Reader(body);
-        let header = Header {
-            owner: fields.u32(),
-            base: fields.u64(),
-            mapped_len: fields.u64(),
-            shape: Shape {
-                count: fields.u64(),
-                size: fields.u32(),
-                granule: fields.u32(),
-                type_hash: fields.u64(),
-            },
-        };
-        let bytes_in_all = header.shape.count.checked_mul(header.shape.size.into());
-        let fits = bytes_in_all.is_some_and(|len| {
-            len <= header.mapped_len && header.base.checked_add(header.mapped_len).is_some()
-        });
-        if !fits {
-            return Err(damaged());
-        }
-        Ok(Self {
-            bytes: bytes.to_vec(),
-            job,
-            header,
-        })
-    }
-
-    /// The bytes to send.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Rank of the process whose memory it opens.
-    #[must_use]
-    pub fn owner(&self) -> u32 {
-        self.header.owner
-    }
-
-    fn packed(&self) -> &[u8] {
-        // Checked when it was made: frame and header are there.
-        seal::open(Kind::Key, &self.bytes).map_or(&[], |(_, body)| &body[HEADER..])
-    }
-}
-
-impl serde::Serialize for SerializedRemoteKey {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.bytes.serialize(serializer)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for SerializedRemoteKey {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = Vec::<u8>::deserialize(deserializer)?;
-        Self::from_bytes(&bytes).map_err(serde::de::Error::custom)
-    }
-}
 
 /// The right to read and write one peer's memory. Offsets are in elements from its start.
 ///
@@ -184,7 +36,7 @@ pub struct RemoteKey {
     pointer: Option<NonNull<u8>>,
     serialized: SerializedRemoteKey,
     /// Keeps local memory mapped.
-    _memory: Option<MemoryHandle>,
+    memory: Option<MemoryHandle>,
     endpoint: Endpoint,
 }
 
@@ -192,16 +44,6 @@ pub struct RemoteKey {
 unsafe impl Send for RemoteKey {}
 // SAFETY: as above.
 unsafe impl Sync for RemoteKey {}
-
-/// The atomic operations that UCX has, all returning the value before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtomicOp {
-    Add,
-    And,
-    Or,
-    Xor,
-    Swap,
-}
 
 impl RemoteKey {
     /// See [`Endpoint::unpack`].
@@ -211,12 +53,21 @@ impl RemoteKey {
     pub fn from_serialized(endpoint: &Endpoint, key: &SerializedRemoteKey) -> Result<Self> {
         endpoint.check_open()?;
         let job = endpoint.worker().context().job();
-        if key.job != job {
+        if key.job() != job {
             return Err(Error::new(
                 ErrorKind::InvalidKey,
                 format!(
                     "the key belongs to job {:032x}, this is job {job:032x}",
-                    key.job
+                    key.job()
+                ),
+            ));
+        }
+        if key.context() != endpoint.peer() {
+            return Err(Error::new(
+                ErrorKind::InvalidKey,
+                format!(
+                    "the key opens memory of rank {}, and this endpoint leads to another process",
+                    key.owner()
                 ),
             ));
         }
@@ -225,7 +76,7 @@ impl RemoteKey {
             handle: None,
             pointer: None,
             serialized: key.clone(),
-            _memory: None,
+            memory: None,
             endpoint: endpoint.clone(),
         };
         if packed.is_empty() {
@@ -242,7 +93,7 @@ impl RemoteKey {
         this.handle = NonNull::new(handle);
         let mut address = ptr::null_mut();
         // SAFETY: the key is live; base is the start of its memory.
-        let status = unsafe { sys::ucp_rkey_ptr(handle, key.header.base, &raw mut address) };
+        let status = unsafe { sys::ucp_rkey_ptr(handle, key.base(), &raw mut address) };
         if status == sys::UCS_OK {
             this.pointer = NonNull::new(address.cast());
         }
@@ -255,16 +106,19 @@ impl RemoteKey {
     /// As there.
     pub fn from_memory_handle(memory: &MemoryHandle, worker: &Worker) -> Result<Self> {
         let endpoint = worker.connect(&worker.address()?)?;
-        let mut key = Self::from_serialized(&endpoint, &memory.pack()?)?;
+        let mut key = Self::from_serialized(&endpoint, &memory.pack_for_here()?)?;
         // Its own process's memory is there, whatever the transport says.
         key.pointer = NonNull::new(memory.as_ptr());
-        key._memory = Some(memory.clone());
+        key.memory = Some(memory.clone());
         Ok(key)
     }
 
     /// The key as bytes again, as good as those it was made from.
     #[must_use]
     pub fn serialize(&self) -> SerializedRemoteKey {
+        if let Some(memory) = &self.memory {
+            memory.set_packed();
+        }
         self.serialized.clone()
     }
 
@@ -272,13 +126,13 @@ impl RemoteKey {
     #[must_use]
     pub fn count(&self) -> usize {
         // Bounded by the address space when parsed.
-        usize::try_from(self.serialized.header.shape.count).unwrap_or(usize::MAX)
+        usize::try_from(self.serialized.shape().count()).unwrap_or(usize::MAX)
     }
 
     /// Bytes that the owner asked for.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.serialized.header.shape.bytes()
+        self.serialized.shape().bytes()
     }
 
     /// Whether there are no elements.
@@ -290,19 +144,19 @@ impl RemoteKey {
     /// Bytes that UCX mapped at the owner: whole pages.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
-        usize::try_from(self.serialized.header.mapped_len).unwrap_or(usize::MAX)
+        usize::try_from(self.serialized.mapped_len()).unwrap_or(usize::MAX)
     }
 
     /// Address of the memory in its owner's process.
     #[must_use]
     pub fn base_address(&self) -> u64 {
-        self.serialized.header.base
+        self.serialized.base()
     }
 
     /// Rank of the owner.
     #[must_use]
     pub fn owner(&self) -> u32 {
-        self.serialized.header.owner
+        self.serialized.owner()
     }
 
     /// Where the memory is mapped in this process: same-node peers and our own. Others may be
@@ -432,7 +286,7 @@ impl RemoteKey {
     /// # Errors
     /// [`ErrorKind::Ucx`], or whatever ended the wait.
     pub fn flush(&self) -> Result<()> {
-        std::sync::atomic::fence(SeqCst);
+        fence(Ordering::SeqCst);
         self.endpoint.worker().flush()
     }
 
@@ -492,7 +346,7 @@ impl RemoteKey {
             // SAFETY: mapped while self lives, checked above to hold a T at `offset`.
             let at = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
             // SAFETY: as above.
-            return Ok(unsafe { compare_exchange_at(at, current, new) });
+            return Ok(unsafe { atomic::compare_exchange_at(at, current, new) });
         }
         self.post_atomic(sys::UCP_ATOMIC_OP_CSWAP, offset, current, new)
     }
@@ -508,7 +362,7 @@ impl RemoteKey {
             // SAFETY: mapped while self lives, checked above to hold a T at `offset`.
             let at = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
             // SAFETY: as above.
-            return Ok(unsafe { fetch_op_at(op, at, value) });
+            return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
         }
         let opcode = match op {
             AtomicOp::Add => sys::UCP_ATOMIC_OP_ADD,
@@ -523,17 +377,13 @@ impl RemoteKey {
     /// Whether `count` elements of type `T` from `offset` on lie inside the memory.
     fn check<T: Element>(&self, offset: usize, count: usize) -> Result<()> {
         self.endpoint.check_open()?;
-        let shape = &self.serialized.header.shape;
         let inside = offset
             .checked_add(count)
-            .is_some_and(|end| end as u64 <= shape.count);
+            .is_some_and(|end| end <= self.count());
         if !inside {
             return Err(self.out_of_bounds(offset, count));
         }
-        if shape.size as usize != size_of::<T>()
-            || shape.granule as usize != element::granule::<T>()
-            || shape.type_hash != element::type_hash::<T>()
-        {
+        if !self.serialized.shape().holds::<T>() {
             return Err(Error::new(
                 ErrorKind::WrongElement,
                 format!(
@@ -682,63 +532,4 @@ impl Drop for RemoteKey {
         // SAFETY: live, destroyed once, before its endpoint, with the worker locked.
         unsafe { sys::ucp_rkey_destroy(handle.as_ptr()) };
     }
-}
-
-/// An atomic operation by the processor; returns the value before.
-///
-/// # Safety
-/// `at` points to a `T` in mapped shared memory, aligned, accessed by atomics of its size only.
-#[inline]
-pub(crate) unsafe fn fetch_op_at<T: AtomicElement>(op: AtomicOp, at: *mut u8, value: T) -> T {
-    let bits = value.to_bits();
-    macro_rules! apply {
-        ($atomic:ident, $bits:expr) => {
-            match op {
-                AtomicOp::Add => $atomic.fetch_add($bits, SeqCst),
-                AtomicOp::And => $atomic.fetch_and($bits, SeqCst),
-                AtomicOp::Or => $atomic.fetch_or($bits, SeqCst),
-                AtomicOp::Xor => $atomic.fetch_xor($bits, SeqCst),
-                AtomicOp::Swap => $atomic.swap($bits, SeqCst),
-            }
-        };
-    }
-    if size_of::<T>() == 8 {
-        // SAFETY: by the caller.
-        let word = unsafe { AtomicU64::from_ptr(at.cast()) };
-        T::from_bits(apply!(word, bits))
-    } else {
-        // SAFETY: by the caller; AtomicElement has only 4 and 8 bytes.
-        let word = unsafe { AtomicU32::from_ptr(at.cast()) };
-        T::from_bits(apply!(word, low_half(bits)).into())
-    }
-}
-
-/// Compare and exchange by the processor; returns the value before.
-///
-/// # Safety
-/// As for [`fetch_op_at`].
-#[inline]
-pub(crate) unsafe fn compare_exchange_at<T: AtomicElement>(at: *mut u8, current: T, new: T) -> T {
-    let (current, new) = (current.to_bits(), new.to_bits());
-    if size_of::<T>() == 8 {
-        // SAFETY: by the caller.
-        let word = unsafe { AtomicU64::from_ptr(at.cast()) };
-        let (Ok(before) | Err(before)) = word.compare_exchange(current, new, SeqCst, SeqCst);
-        T::from_bits(before)
-    } else {
-        // SAFETY: by the caller; AtomicElement has only 4 and 8 bytes.
-        let word = unsafe { AtomicU32::from_ptr(at.cast()) };
-        let (Ok(before) | Err(before)) =
-            word.compare_exchange(low_half(current), low_half(new), SeqCst, SeqCst);
-        T::from_bits(before.into())
-    }
-}
-
-#[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the upper half is zero: to_bits of 4 bytes"
-)]
-fn low_half(bits: u64) -> u32 {
-    bits as u32
 }

@@ -38,7 +38,7 @@ struct Inner {
     unflushed: AtomicBool,
     /// Held by the thread that flushes: another that finds nothing to flush has to wait for it.
     flushing: Mutex<()>,
-    /// Endpoints are not closed one by one, they go with the worker.
+    /// The process is about to end: endpoints are not closed, nor the worker destroyed.
     ending: AtomicBool,
     limits: Arc<Limits>,
     context: Context,
@@ -115,6 +115,7 @@ impl Worker {
         unsafe { sys::ucp_worker_release_address(state.handle.as_ptr(), address) };
         Ok(WorkerAddress {
             job: self.context().job(),
+            context: self.context().id(),
             bytes,
         })
     }
@@ -132,7 +133,7 @@ impl Worker {
                 format!("a worker address of another job ({:032x})", address.job),
             ));
         }
-        Endpoint::new(self, &address.bytes)
+        Endpoint::new(self, address.context, &address.bytes)
     }
 
     /// Waits until all puts posted on this worker are complete at their targets. Atomics are when
@@ -216,9 +217,10 @@ impl Worker {
         self.state().handle.as_ptr()
     }
 
-    /// From now on endpoints are not closed but left to go with the worker. For the end of a job:
-    /// nothing is in flight any more, and peers may be gone already, which closing would report
-    /// as a failure.
+    /// From now on endpoints are not closed and the worker is not destroyed, but left for the end
+    /// of the process. For the end of a job over a network: peers may be gone already, which
+    /// closing would report as a failure; and UCX 1.13 aborts when a worker is destroyed while
+    /// the handshake of a connection that nobody used is still queued (6 of 100 short jobs).
     pub(crate) fn end(&self) {
         self.0.ending.store(true, Ordering::Release);
     }
@@ -480,9 +482,11 @@ pub(super) fn host_param() -> sys::ucp_request_param_t {
 impl Drop for Inner {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if self.context.is_forked() {
-            // The parent's; its buffers must not be freed from under its operations either.
+        if self.context.is_forked() || *self.ending.get_mut() {
+            // The parent's, or the end of the process: its buffers stay with its operations, and
+            // its context with it.
             std::mem::forget(std::mem::take(&mut state.in_flight));
+            std::mem::forget(self.context.clone());
             return;
         }
         // SAFETY: live; endpoints, keys and requests held the Arc that is now gone. Buffers in
@@ -495,6 +499,8 @@ impl Drop for Inner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerAddress {
     job: u128,
+    /// Of the context whose worker it is.
+    context: u64,
     bytes: Vec<u8>,
 }
 
@@ -502,7 +508,9 @@ impl WorkerAddress {
     /// Bytes with a header and a checksum.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        seal::seal(Kind::Address, self.job, &self.bytes)
+        let mut body = self.context.to_le_bytes().to_vec();
+        body.extend_from_slice(&self.bytes);
+        seal::seal(Kind::Address, self.job, &body)
     }
 
     /// The address that [`WorkerAddress::to_bytes`] wrote.
@@ -511,9 +519,13 @@ impl WorkerAddress {
     /// [`ErrorKind::InvalidKey`] unless every byte is as it was written, by the same UCX version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let (job, body) = seal::open(Kind::Address, bytes)?;
+        let (context, address) = body
+            .split_first_chunk()
+            .ok_or_else(|| Error::new(ErrorKind::InvalidKey, "not a valid worker address"))?;
         Ok(Self {
             job,
-            bytes: body.to_vec(),
+            context: u64::from_le_bytes(*context),
+            bytes: address.to_vec(),
         })
     }
 }

@@ -232,7 +232,8 @@ fn start_ucx(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> 
     if between.posix && mine.is_some() && allows_posix(mine.as_deref()) && crashes_without_shm() {
         return Err(Error::new(
             ErrorKind::NoRoom,
-            "UCX_TLS allows POSIX shared memory, for which there is too little room",
+            "UCX_TLS allows POSIX shared memory, which does not work between these ranks: too little \
+             room in /dev/shm, or another user or process namespace",
         ));
     }
     let without = match (between.posix, between.sysv) {
@@ -291,6 +292,9 @@ fn nodes_of(machines: &[u64], mapped: &[bool], rank: usize) -> Nodes {
 
 /// A failed start, with what usually is behind it.
 fn start_failed(error: Error, ranks: usize) -> Error {
+    if error.kind() == ErrorKind::Unsupported {
+        return error; // Says itself what to do.
+    }
     let room = Room::on_this_machine().shm_text();
     let hint = format!(
         "starting UCX for {ranks} ranks on this machine ({room}; a rank needs about 5 MiB there; \

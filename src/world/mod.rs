@@ -1,4 +1,5 @@
 //! `World`: all ranks of a job, seen from one of them.
+#![doc = include_str!("README.md")]
 
 mod bootstrap;
 mod collective;
@@ -199,6 +200,8 @@ impl World {
 
     fn tell(&self, code: i32, message: &str) {
         self.core.limits.close();
+        // Peers may be dead: nothing is taken down in order any more.
+        self.core.worker.end();
         if let Some(launcher) = &self.launcher {
             launcher.failed(code, message);
         }
@@ -219,7 +222,9 @@ impl Drop for World {
         }
         // An error has been told to the launcher, and there is nobody else to tell.
         let _ = self.finish();
-        self.core.worker.end();
+        if self.core.nodes.count() > 1 {
+            self.core.worker.end();
+        }
         self.core.limits.close();
         if let Some(launcher) = &self.launcher {
             launcher.close();

@@ -63,6 +63,7 @@ impl Drop for Service {
         if self.worker.context().is_forked() {
             return; // The thread is the parent's.
         }
+        self.worker.end();
         self.stop.store(true, Ordering::Release);
         self.worker.wake();
         if let Some(thread) = self.thread.take() {
