@@ -260,9 +260,6 @@ fn deleted_working_directory() {
 #[test]
 fn signals_that_the_caller_blocks_stay_blocked() {
     let perl = "use POSIX; sigprocmask(SIG_BLOCK, POSIX::SigSet->new(SIGUSR1)); exec @ARGV";
-    if Command::new("perl").arg("-v").output().is_err() {
-        return;
-    }
     let mut command = Command::new("perl");
     command.args(["-e", perl, env!("CARGO_BIN_EXE_ucxrun"), "-n", "2"]);
     command.args(["grep", "SigBlk", "/proc/self/status"]);
