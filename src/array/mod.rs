@@ -20,6 +20,7 @@ use crate::world::{Call, Core, Signature, World};
 use modes::Mode;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -191,7 +192,7 @@ impl<T: Element> GlobalArray<T> {
         match self.find(index, self.open) {
             // SAFETY: `find` points to a mapped element of this array.
             Some(at) => unsafe { element::load(at) },
-            None => self.get_slowly(index, self.mode),
+            None => slowly(|to| self.get_slowly(index, self.mode, to)),
         }
     }
 
@@ -392,17 +393,19 @@ impl<T: Element> GlobalArray<T> {
 
     #[cold]
     #[inline(never)]
-    fn get_slowly(&self, index: usize, mode: Mode) -> Result<T> {
-        mode.check_open("get")?;
-        self.check_bounds("get", index, 1)?;
-        let (rank, offset) = self.dist.locate(index);
-        if let Some(at) = self.element_of(rank, offset)? {
-            // SAFETY: a mapped element of this array.
-            return unsafe { element::load(at) };
-        }
-        self.window
-            .get(rank, offset)
-            .map_err(|error| during("get", index, rank, error))
+    fn get_slowly(&self, index: usize, mode: Mode, to: &mut Slot<T>) -> Option<Error> {
+        to.fill(|| {
+            mode.check_open("get")?;
+            self.check_bounds("get", index, 1)?;
+            let (rank, offset) = self.dist.locate(index);
+            if let Some(at) = self.element_of(rank, offset)? {
+                // SAFETY: a mapped element of this array.
+                return unsafe { element::load(at) };
+            }
+            self.window
+                .get(rank, offset)
+                .map_err(|error| during("get", index, rank, error))
+        })
     }
 
     #[cold]
@@ -494,21 +497,29 @@ impl<T: AtomicElement> GlobalArray<T> {
         match self.find(index, self.open) {
             // SAFETY: `find` points to a mapped element; T's granule is its size.
             Some(at) => Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
-            None => self.fetch_op_slowly(op, index, value),
+            None => slowly(|to| self.fetch_op_slowly(op, index, value, to)),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn fetch_op_slowly(&self, op: AtomicOp, index: usize, value: T) -> Result<T> {
-        let (rank, offset) = self.locate_slowly("atomic operation", index)?;
-        if let Some(at) = self.element_of(rank, offset)? {
-            // SAFETY: a mapped element; T's granule is its size.
-            return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
-        }
-        self.window
-            .fetch_op(op, rank, offset, value)
-            .map_err(|error| during("atomic operation", index, rank, error))
+    fn fetch_op_slowly(
+        &self,
+        op: AtomicOp,
+        index: usize,
+        value: T,
+        to: &mut Slot<T>,
+    ) -> Option<Error> {
+        to.fill(|| {
+            let (rank, offset) = self.locate_slowly("atomic operation", index)?;
+            if let Some(at) = self.element_of(rank, offset)? {
+                // SAFETY: a mapped element; T's granule is its size.
+                return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
+            }
+            self.window
+                .fetch_op(op, rank, offset, value)
+                .map_err(|error| during("atomic operation", index, rank, error))
+        })
     }
 
     #[cold]
@@ -522,6 +533,35 @@ impl<T: AtomicElement> GlobalArray<T> {
         self.window
             .compare_exchange(rank, offset, current, new)
             .map_err(|error| during("compare_exchange", index, rank, error))
+    }
+}
+
+/// Where a slow path leaves its value. Were it to return a `Result<T>`, the fast path would build
+/// one too and test it again: three instructions for each element.
+struct Slot<T>(MaybeUninit<T>);
+
+impl<T> Slot<T> {
+    /// Keeps the value that `body` gives, or returns its error.
+    fn fill(&mut self, body: impl FnOnce() -> Result<T>) -> Option<Error> {
+        match body() {
+            Ok(value) => {
+                self.0.write(value);
+                None
+            }
+            Err(error) => Some(error),
+        }
+    }
+}
+
+/// What the slow path `body` left in the slot it was given, or its error. Always inlined, or the
+/// `Result` is one again.
+#[inline(always)]
+fn slowly<T>(body: impl FnOnce(&mut Slot<T>) -> Option<Error>) -> Result<T> {
+    let mut slot = Slot(MaybeUninit::uninit());
+    match body(&mut slot) {
+        // SAFETY: `body` passes on what `Slot::fill` returned: none if it has filled the slot.
+        None => Ok(unsafe { slot.0.assume_init() }),
+        Some(error) => Err(error),
     }
 }
 

@@ -9,7 +9,7 @@
 //! mutably. If a view is leaked, its borrow ends but the mode stays, and every operation is
 //! [`ErrorKind::WrongMode`]: nothing rests on `Drop`.
 
-use super::GlobalArray;
+use super::{GlobalArray, slowly};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::window;
@@ -156,7 +156,7 @@ impl<T: Element> ReadView<'_, T> {
             // SAFETY: `find` points to a mapped element of this array.
             Some(at) => unsafe { element::load(at) },
             // Reading is what this mode is for.
-            None => self.array.get_slowly(index, Mode::Open),
+            None => slowly(|to| self.array.get_slowly(index, Mode::Open, to)),
         }
     }
 
