@@ -112,11 +112,14 @@ impl Limits {
     }
 
     /// # Errors
-    /// The failure given to [`Limits::fail`].
+    /// The failure given to [`Limits::fail`], or [`ErrorKind::Closed`] after [`Limits::close`].
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         if self.failed.load(Ordering::Acquire) {
             return Err(self.failure());
+        }
+        if self.is_closed() {
+            return Err(Error::new(ErrorKind::Closed, "the world has ended"));
         }
         Ok(())
     }

@@ -60,11 +60,15 @@ impl Window {
                 .element::<T>()
                 .detail(step)
         };
+        let _turn = core.turn()?;
         // Before anything is mapped: is there room on every node? And what can be unmapped?
         let mut room = room_for::<T>(core, &count_of);
         let mut news = core.graves().news();
         loop {
-            let proposals: Vec<Proposal> = core.gather(&signature(1), &Proposal { room, news })?;
+            let mine = Proposal { room, news };
+            let proposals: Vec<Proposal> = core
+                .gather(&signature(1), &mine)
+                .inspect_err(|_| core.graves().not_told(mine.news))?;
             for proposal in &proposals {
                 core.graves().hear(&proposal.news, core.size);
             }
@@ -90,8 +94,16 @@ impl Window {
             core.gather(&signature(2), &answer)?;
         let mut packed = Vec::with_capacity(core.size);
         for (rank, answer) in answers.into_iter().enumerate() {
-            // On error the memory goes at once: no key has been used.
-            packed.push(answer.map_err(|reason| no_room(len, rank, &reason))?);
+            match answer {
+                Ok(key) => packed.push(key),
+                Err(reason) => {
+                    if let Ok((memory, _)) = made {
+                        // Refused by all ranks alike: nobody will use its key.
+                        crate::world::unmap(memory);
+                    }
+                    return Err(no_room(len, rank, &reason));
+                }
+            }
         }
         let (memory, _) = made?;
         Ok(Self {
@@ -245,14 +257,17 @@ fn map<T: Element>(core: &Core, count: usize) -> Result<(MemoryHandle, Serialize
         // UCX falls back to private memory in silence when shared memory is short.
         let seen_by_peers = core.peers().for_memory(core.rank)?.unpack(&key)?;
         if seen_by_peers.as_ptr().is_none() {
-            return Err(Error::new(
+            let error = Error::new(
                 ErrorKind::NoRoom,
                 format!(
                     "UCX gave {} bytes of private memory instead of shared memory: {}",
                     memory.len(),
                     core.shm_text()
                 ),
-            ));
+            );
+            drop(seen_by_peers);
+            crate::world::unmap(memory); // No key has left this rank.
+            return Err(error);
         }
     }
     Ok((memory, key))

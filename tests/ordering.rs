@@ -105,3 +105,37 @@ fn a_small_put_after_a_large_one_wins() {
         Ok(())
     });
 }
+
+/// Puts of one thread while another flushes are not forgotten.
+#[test]
+fn puts_of_two_threads_are_all_there_after_a_barrier() {
+    on_ranks(2, |world| {
+        let count = 200;
+        let mut array = GlobalArray::<u64>::new(world, 2 * count)?;
+        let theirs = array.range_of(1 - world.rank());
+        for round in 1..=30 {
+            std::thread::scope(|scope| {
+                let array = &array;
+                let start = theirs.start;
+                // Each get of what was just put flushes.
+                scope.spawn(move || {
+                    for _ in 0..count {
+                        array.put(start, round).unwrap();
+                        assert_eq!(array.get(start).unwrap(), round);
+                    }
+                });
+                scope.spawn(move || {
+                    for index in start + 1..start + count {
+                        array.put(index, round).unwrap();
+                    }
+                });
+            });
+            let view = array.local()?;
+            assert!(
+                view.iter().all(|&value| value == round),
+                "round {round}: {view:?}"
+            );
+        }
+        Ok(())
+    });
+}

@@ -118,8 +118,10 @@ impl<T: Element> GlobalArray<T> {
         };
         let start = to_usize(sum(&lens[..core.rank]))?;
         let array = Self::allocate(core, to_usize(sum(lens))?)?;
-        array.put_range(start, local)?;
+        let put = array.put_range(start, local);
+        // Met in any case: the other ranks come here.
         world.barrier()?;
+        put?;
         Ok(array)
     }
 

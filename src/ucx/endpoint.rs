@@ -7,7 +7,7 @@ use super::rkey::RemoteKey;
 use super::serialized::SerializedRemoteKey;
 use super::status::check;
 use super::unflushed::Unflushed;
-use super::worker::Worker;
+use super::worker::{State, Worker};
 use crate::error::{Error, ErrorKind, Result};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ struct Inner {
     /// The context at the other end.
     peer: u64,
     closed: AtomicBool,
-    /// Used with the worker locked, so never waited for.
+    /// Locked after the worker, where both are.
     unflushed: Mutex<Unflushed>,
     worker: Worker,
 }
@@ -134,7 +134,7 @@ impl Endpoint {
 pub(super) struct WeakEndpoint(Weak<Inner>);
 
 impl WeakEndpoint {
-    /// None if it has been closed, which has flushed it.
+    /// None if it has been closed: what was posted on it has been flushed, or its time was up.
     pub(super) fn upgrade(&self) -> Option<Endpoint> {
         self.0.upgrade().map(Endpoint)
     }
@@ -148,17 +148,44 @@ impl Drop for Inner {
         let Ok(mut state) = self.worker.lock() else {
             return; // Forked: the parent's.
         };
-        let param = sys::ucp_request_param_t::ZEROED;
-        // SAFETY: live, of a locked worker; keys and clones held the Arc that is now gone.
-        let result = unsafe { sys::ucp_ep_close_nbx(self.handle.as_ptr(), &raw const param) };
-        let Ok(posted @ Posted::InFlight(request)) = Posted::new("ucp_ep_close_nbx", result) else {
-            return;
-        };
         let until = Instant::now() + CLOSE_WITHIN;
-        while matches!(posted.test(), Outcome::Pending) && Instant::now() < until {
-            // SAFETY: the worker is live and locked.
-            unsafe { sys::ucp_worker_progress(state.raw()) };
+        let param = sys::ucp_request_param_t::ZEROED;
+        let unflushed = self
+            .unflushed
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !unflushed.is_empty() {
+            unflushed.begin();
+            // SAFETY: live, of a locked worker; keys and clones held the Arc that is now gone.
+            let result = unsafe { sys::ucp_ep_flush_nbx(self.handle.as_ptr(), &raw const param) };
+            let flushed = finish(&mut state, Posted::new("ucp_ep_flush_nbx", result), until);
+            // If not flushed, operations may still use the keys: they stay.
+            for key in unflushed.end(flushed) {
+                state.destroy(key);
+            }
         }
-        state.free(request);
+        // SAFETY: as above.
+        let result = unsafe { sys::ucp_ep_close_nbx(self.handle.as_ptr(), &raw const param) };
+        finish(&mut state, Posted::new("ucp_ep_close_nbx", result), until);
     }
+}
+
+/// Progresses the worker until the operation is complete, or for the time given; whether it is.
+fn finish(state: &mut State, posted: Result<Posted>, until: Instant) -> bool {
+    let Ok(posted) = posted else {
+        return false;
+    };
+    let Posted::InFlight(request) = posted else {
+        return true;
+    };
+    let complete = loop {
+        match posted.test() {
+            Outcome::Complete(result) => break result.is_ok(),
+            Outcome::Pending if Instant::now() >= until => break false,
+            // SAFETY: the worker is live and locked.
+            Outcome::Pending => unsafe { sys::ucp_worker_progress(state.raw()) },
+        };
+    };
+    state.free(request);
+    complete
 }

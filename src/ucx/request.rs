@@ -3,7 +3,8 @@
 
 #![expect(unsafe_code, reason = "calls UCX")]
 
-use super::worker::Worker;
+use super::endpoint::Endpoint;
+use super::unflushed::Unflushed;
 use crate::element::{self, Element};
 use crate::error::{Error, Result};
 use crate::ucx::Status;
@@ -63,7 +64,8 @@ unsafe impl Send for InFlight {}
 /// when the read is complete; dropping or forgetting it early is harmless.
 #[must_use = "the values are inside: call wait()"]
 pub struct Request<T: Element> {
-    worker: Worker,
+    /// Keeps it, and with it its keys, while the read is under way.
+    endpoint: Endpoint,
     posted: Posted,
     /// Capacity for `count` elements; length 0 until UCX has written them.
     buffer: Vec<T::Bits>,
@@ -85,15 +87,15 @@ impl<T: Element> std::fmt::Debug for Request<T> {
 
 impl<T: Element> Request<T> {
     /// # Safety
-    /// `posted` was posted on `worker` and writes to `buffer`'s capacity, exactly `count` elements.
+    /// `posted` was posted on `endpoint` and writes to `buffer`'s capacity, exactly `count` elements.
     pub(super) unsafe fn new(
-        worker: Worker,
+        endpoint: Endpoint,
         posted: Posted,
         buffer: Vec<T::Bits>,
         count: usize,
     ) -> Self {
         Self {
-            worker,
+            endpoint,
             posted,
             buffer,
             count,
@@ -105,8 +107,8 @@ impl<T: Element> Request<T> {
     /// # Errors
     /// [`ErrorKind::Ucx`](crate::ErrorKind::Ucx) if the operation failed.
     pub fn is_done(&self) -> Result<bool> {
-        self.worker.progress()?;
-        let _state = self.worker.lock()?;
+        self.endpoint.worker().progress()?;
+        let _state = self.endpoint.worker().lock()?;
         match self.posted.test() {
             Outcome::Pending => Ok(false),
             Outcome::Complete(result) => result.map(|()| true),
@@ -122,10 +124,13 @@ impl<T: Element> Request<T> {
     #[doc(alias = "ucp_request_check_status")]
     pub fn wait(mut self) -> Result<Vec<T>> {
         if let Posted::InFlight(_) = self.posted {
-            let outcome = self.worker.wait_for(|_| match self.posted.test() {
-                Outcome::Pending => None,
-                Outcome::Complete(result) => Some(result),
-            })?; // Still under way: drop keeps the buffer.
+            let outcome = self
+                .endpoint
+                .worker()
+                .wait_for(|_| match self.posted.test() {
+                    Outcome::Pending => None,
+                    Outcome::Complete(result) => Some(result),
+                })?; // Still under way: drop keeps the buffer.
             outcome?;
         }
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -141,7 +146,7 @@ impl<T: Element> Drop for Request<T> {
         let Posted::InFlight(request) = self.posted else {
             return;
         };
-        let Ok(mut state) = self.worker.lock() else {
+        let Ok(mut state) = self.endpoint.worker().lock() else {
             // Forked: the buffer and the request are the parent's.
             std::mem::forget(std::mem::take(&mut self.buffer));
             return;
@@ -149,6 +154,8 @@ impl<T: Element> Drop for Request<T> {
         if matches!(self.posted.test(), Outcome::Pending) {
             // UCX may still write to it. Leaked, not freed: there is no way to call it back.
             std::mem::forget(std::mem::take(&mut self.buffer));
+            let worker = self.endpoint.worker();
+            worker.remember(&mut state, &self.endpoint, Unflushed::abandon);
         }
         state.free(request);
     }

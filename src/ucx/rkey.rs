@@ -10,13 +10,13 @@ use super::memory::MemoryHandle;
 use super::request::{Posted, Request};
 use super::serialized::SerializedRemoteKey;
 use super::status::check;
-use super::unflushed::Elements;
+use super::unflushed::{DroppedKey, Elements, Unflushed};
 use super::worker::{Worker, host_param};
 use crate::atomic::{self, AtomicElement, AtomicOp};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use ucx_sys as sys;
 
 /// Largest piece of one put: bounds the copy that is made of it.
@@ -37,6 +37,8 @@ pub struct RemoteKey {
     serialized: SerializedRemoteKey,
     /// Keeps local memory mapped.
     memory: Option<MemoryHandle>,
+    /// Whether an operation was posted with it, which UCX may still have to carry out.
+    posted: AtomicBool,
     endpoint: Endpoint,
 }
 
@@ -77,6 +79,7 @@ impl RemoteKey {
             pointer: None,
             serialized: key.clone(),
             memory: None,
+            posted: AtomicBool::new(false),
             endpoint: endpoint.clone(),
         };
         if packed.is_empty() {
@@ -220,7 +223,7 @@ impl RemoteKey {
         // SAFETY: as above; the new buffer has that capacity.
         unsafe { element::copy(buffer.as_mut_ptr().cast(), from, count * size_of::<T>()) };
         // SAFETY: complete, with the bytes of `count` elements in the buffer.
-        Ok(unsafe { Request::new(self.endpoint.worker().clone(), Posted::Done, buffer, count) })
+        Ok(unsafe { Request::new(self.endpoint.clone(), Posted::Done, buffer, count) })
     }
 
     /// Fills `to` with the elements from `offset` on. Waits for them. On error `to` may hold
@@ -408,6 +411,12 @@ impl RemoteKey {
         )
     }
 
+    /// UCX's handle, for an operation that is about to be posted.
+    fn post_with(&self) -> sys::ucp_rkey_h {
+        self.posted.store(true, Ordering::Relaxed);
+        self.as_raw()
+    }
+
     /// Address in the owner's process. `offset` has been checked.
     fn remote_address<T>(&self, offset: usize) -> u64 {
         self.base_address() + (offset * size_of::<T>()) as u64
@@ -440,14 +449,14 @@ impl RemoteKey {
                     buffer.as_mut_ptr().cast(),
                     count * size_of::<T>(),
                     self.remote_address::<T>(offset),
-                    self.as_raw(),
+                    self.post_with(),
                     &raw const param,
                 )
             };
             posted = Posted::new("ucp_get_nbx", result)?;
         }
         // SAFETY: posted on this worker, for `count` elements, into this buffer.
-        Ok(unsafe { Request::new(worker.clone(), posted, buffer, count) })
+        Ok(unsafe { Request::new(self.endpoint.clone(), posted, buffer, count) })
     }
 
     /// Posts a put from a copy of `from`. Bounds and type have been checked.
@@ -471,7 +480,7 @@ impl RemoteKey {
                 buffer.as_ptr().cast(),
                 buffer.len(),
                 self.remote_address::<T>(offset),
-                self.as_raw(),
+                self.post_with(),
                 &raw const param,
             )
         };
@@ -509,7 +518,7 @@ impl RemoteKey {
                     (&raw const words[0]).cast(),
                     1,
                     self.remote_address::<T>(offset),
-                    self.as_raw(),
+                    self.post_with(),
                     &raw const param,
                 )
             };
@@ -517,6 +526,9 @@ impl RemoteKey {
         };
         if let Err(error) = worker.wait(posted) {
             std::mem::forget(words); // UCX may still write the reply.
+            if let Ok(mut state) = worker.lock() {
+                worker.remember(&mut state, &self.endpoint, Unflushed::abandon);
+            }
             return Err(error);
         }
         // SAFETY: UCX wrote the reply through the pointer; a volatile read sees it.
@@ -526,10 +538,18 @@ impl RemoteKey {
 
 impl Drop for RemoteKey {
     fn drop(&mut self) {
-        let (Some(handle), Ok(_state)) = (self.handle, self.endpoint.worker().lock()) else {
+        let worker = self.endpoint.worker();
+        let (Some(handle), Ok(mut state)) = (self.handle, worker.lock()) else {
             return;
         };
-        // SAFETY: live, destroyed once, before its endpoint, with the worker locked.
-        unsafe { sys::ucp_rkey_destroy(handle.as_ptr()) };
+        if *self.posted.get_mut() {
+            // UCX reads the key when it sends what it had queued: it goes after the next flush,
+            // or with its endpoint.
+            worker.remember(&mut state, &self.endpoint, |unflushed| {
+                unflushed.keep(handle)
+            });
+        } else {
+            state.destroy(DroppedKey(handle));
+        }
     }
 }

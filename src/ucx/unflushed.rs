@@ -5,14 +5,25 @@
 //! worker has several lanes (50 µs over tcp on UCX 1.22, with two network devices). So an
 //! operation that touches bytes of an earlier put waits for that put, and no other does.
 
+#![expect(unsafe_code, reason = "sends keys between threads")]
+
 use std::collections::HashSet;
 use std::ops::Range;
+use std::ptr::NonNull;
+use ucx_sys::ucp_rkey;
 
 /// Puts of so many elements are remembered element by element, larger ones by their range.
 const FEW: usize = 16;
 /// So many are remembered; then it is time for a flush, amortised over as many puts.
 const MOST_ELEMENTS: usize = 8192;
 const MOST_RANGES: usize = 64;
+
+/// A key to destroy once a flush has ended.
+#[derive(Debug)]
+pub(super) struct DroppedKey(pub(super) NonNull<ucp_rkey>);
+
+// SAFETY: a key may be destroyed from any thread, with its worker locked.
+unsafe impl Send for DroppedKey {}
 
 /// Elements of one size at a peer, one after another.
 #[derive(Clone, Debug)]
@@ -32,7 +43,8 @@ impl Elements {
     }
 }
 
-/// The unflushed puts of one endpoint, by address at the peer.
+/// What a flush of one endpoint has to wait for: its puts, by address at the peer, operations that
+/// nobody waits for any more, and keys that were dropped while UCX may still use them.
 #[derive(Debug, Default)]
 pub(super) struct Unflushed {
     since: Writes,
@@ -42,6 +54,9 @@ pub(super) struct Unflushed {
 
 #[derive(Debug, Default)]
 struct Writes {
+    /// A get or an atomic whose wait ended early may be under way.
+    abandoned: bool,
+    keys: Vec<DroppedKey>,
     /// Addresses of elements. All that are put to one place are of one size, so two puts that
     /// overlap have an address in common.
     elements: HashSet<u64>,
@@ -66,26 +81,44 @@ impl Unflushed {
         self.since.add(elements);
     }
 
+    /// A get or an atomic goes on without anybody to wait for it.
+    pub(super) fn abandon(&mut self) {
+        self.since.abandoned = true;
+    }
+
+    /// A key was dropped that operations under way may use.
+    pub(super) fn keep(&mut self, key: NonNull<ucp_rkey>) {
+        self.since.keys.push(DroppedKey(key));
+    }
+
     /// A flush begins.
     pub(super) fn begin(&mut self) {
         debug_assert!(self.flushing.is_empty(), "one flush at a time");
         std::mem::swap(&mut self.since, &mut self.flushing);
     }
 
-    /// The flush has ended, well or not.
-    pub(super) fn end(&mut self, flushed: bool) {
+    /// The flush has ended, well or not. Returns keys that nothing uses any more.
+    #[must_use]
+    pub(super) fn end(&mut self, flushed: bool) -> Vec<DroppedKey> {
         if !flushed {
+            self.since.abandoned |= self.flushing.abandoned;
+            self.since.keys.append(&mut self.flushing.keys);
             self.since.elements.extend(self.flushing.elements.iter());
             self.since.ranges.append(&mut self.flushing.ranges);
         }
         self.flushing.elements.clear();
         self.flushing.ranges.clear();
+        self.flushing.abandoned = false;
+        std::mem::take(&mut self.flushing.keys)
     }
 }
 
 impl Writes {
     fn is_empty(&self) -> bool {
-        self.elements.is_empty() && self.ranges.is_empty()
+        self.elements.is_empty()
+            && self.ranges.is_empty()
+            && self.keys.is_empty()
+            && !self.abandoned
     }
 
     fn touches(&self, elements: &Elements) -> bool {
@@ -131,10 +164,12 @@ mod tests {
         unflushed.begin();
         unflushed.add(&words(5000, 500));
         assert!(unflushed.touches(&words(1000, 1)), "under way");
-        unflushed.end(false);
+        assert!(unflushed.end(false).is_empty());
         assert!(unflushed.touches(&words(1000, 1)), "failed");
+        unflushed.abandon();
         unflushed.begin();
-        unflushed.end(true);
+        assert!(!unflushed.is_empty());
+        assert!(unflushed.end(true).is_empty());
         assert!(unflushed.is_empty());
     }
 

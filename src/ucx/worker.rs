@@ -7,7 +7,7 @@ use super::endpoint::{Endpoint, WeakEndpoint};
 use super::request::{InFlight, Outcome, Posted};
 use super::seal::{self, Kind};
 use super::status::check;
-use super::unflushed::Elements;
+use super::unflushed::{DroppedKey, Elements, Unflushed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::{Limits, Patience};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +23,9 @@ use ucx_sys as sys;
 /// memory here and at the receivers.
 const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 const MAX_IN_FLIGHT: usize = 4096;
+
+/// Longest sleep of a thread that is not the only one to wait on its worker.
+const SHARED_NAP: Duration = Duration::from_millis(1);
 
 /// A place where communication happens. Cloning shares it. All methods may be called from any
 /// thread; a lock inside makes them take turns.
@@ -54,6 +57,10 @@ pub(super) struct State {
     in_flight_bytes: usize,
     /// Endpoints on which a put was posted since the last flush.
     written: Vec<WeakEndpoint>,
+    /// The first failure of an operation nobody waited for: the next flush reports it.
+    failure: Option<Error>,
+    /// Threads in [`Worker::wait_for`].
+    waiters: usize,
 }
 
 // SAFETY: a worker made with UCS_THREAD_MODE_SERIALIZED may be used from any thread, one at a
@@ -82,6 +89,8 @@ impl Worker {
                 in_flight: VecDeque::new(),
                 in_flight_bytes: 0,
                 written: Vec::new(),
+                failure: None,
+                waiters: 0,
             }),
             event_fd: -1,
             limits: limits.clone(),
@@ -143,6 +152,7 @@ impl Worker {
     /// [`ErrorKind::Ucx`], or whatever ended the wait.
     #[doc(alias = "ucp_ep_flush_nbx")]
     pub fn flush(&self) -> Result<()> {
+        self.context().refuse_fork()?;
         if !self.0.unflushed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -163,11 +173,16 @@ impl Worker {
         let flushed = self.flush_endpoints(&written);
         let mut state = self.state();
         for endpoint in &written {
-            endpoint.unflushed().end(flushed.is_ok());
-            if flushed.is_err() {
+            let mut unflushed = endpoint.unflushed();
+            for key in unflushed.end(flushed.is_ok()) {
+                state.destroy(key);
+            }
+            // Something may have been posted meanwhile, too.
+            if !unflushed.is_empty() {
                 state.written.push(endpoint.downgrade());
             }
         }
+        let flushed = flushed.and(state.failure.take().map_or(Ok(()), Err));
         if state.written.is_empty() {
             self.0.unflushed.store(false, Ordering::Release);
         }
@@ -328,18 +343,31 @@ impl Worker {
     /// worker's file descriptor.
     pub(super) fn wait_for<R>(&self, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R> {
         let mut patience = Patience::new();
-        loop {
-            {
-                let mut state = self.lock()?;
-                state.progress();
-                if let Some(value) = ready(&mut state) {
-                    return Ok(value);
+        self.lock()?.waiters += 1;
+        let outcome = loop {
+            let alone = match self.lock() {
+                Ok(mut state) => {
+                    state.progress();
+                    if let Some(value) = ready(&mut state) {
+                        break Ok(value);
+                    }
+                    state.waiters == 1
                 }
+                Err(error) => break Err(error),
+            };
+            let slept = patience.pause(&self.0.limits).and_then(|nap| match nap {
+                None => Ok(()),
+                // Another thread may progress what this one waits for, and take its wake-up.
+                Some(nap) => self.sleep(if alone { nap } else { nap.min(SHARED_NAP) }),
+            });
+            if let Err(error) = slept {
+                break Err(error);
             }
-            if let Some(nap) = patience.pause(&self.0.limits)? {
-                self.sleep(nap)?;
-            }
+        };
+        if let Ok(mut state) = self.lock() {
+            state.waiters -= 1;
         }
+        outcome
     }
 
     /// Sleeps until the worker has something to do, or for `nap`.
@@ -404,11 +432,21 @@ impl Worker {
         endpoint: &Endpoint,
         elements: &Elements,
     ) {
+        self.remember(state, endpoint, |unflushed| unflushed.add(elements));
+    }
+
+    /// Notes something that the next flush of `endpoint` has to wait for. The state is locked.
+    pub(super) fn remember(
+        &self,
+        state: &mut State,
+        endpoint: &Endpoint,
+        what: impl FnOnce(&mut Unflushed),
+    ) {
         let mut unflushed = endpoint.unflushed();
         if unflushed.is_empty() {
             state.written.push(endpoint.downgrade());
         }
-        unflushed.add(elements);
+        what(&mut unflushed);
         self.0.unflushed.store(true, Ordering::Release);
     }
 
@@ -433,8 +471,13 @@ impl State {
     /// Frees operations that have completed, oldest first.
     fn reap(&mut self) {
         while let Some(oldest) = self.in_flight.front() {
-            if matches!(oldest.posted.test(), Outcome::Pending) {
-                break;
+            match oldest.posted.test() {
+                Outcome::Pending => break,
+                Outcome::Complete(Ok(())) => {}
+                Outcome::Complete(Err(error)) => {
+                    self.failure
+                        .get_or_insert(error.context("an earlier put or message"));
+                }
             }
             if let Some(done) = self.in_flight.pop_front() {
                 self.in_flight_bytes -= done.buffer.capacity();
@@ -457,6 +500,12 @@ impl State {
             self.in_flight_bytes += buffer.capacity();
             self.in_flight.push_back(InFlight { posted, buffer });
         }
+    }
+
+    /// Destroys a key that nothing uses any more.
+    pub(super) fn destroy(&mut self, key: DroppedKey) {
+        // SAFETY: live, of an endpoint of this worker, which is locked; destroyed once.
+        unsafe { sys::ucp_rkey_destroy(key.0.as_ptr()) };
     }
 
     /// Returns a request to UCX; an operation still under way goes on.

@@ -19,8 +19,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use ucxrun::client::Control;
 
@@ -55,8 +56,10 @@ impl Bootstrap {
         let blobs = match self {
             Self::Alone => vec![blob],
             Self::Launched(control) => {
+                let now = Instant::now();
                 let day = Duration::from_secs(24 * 3600);
-                let deadline = Instant::now() + timeout.unwrap_or(day);
+                let limit = timeout.and_then(|limit| now.checked_add(limit));
+                let deadline = limit.unwrap_or(now + day);
                 control.gather(&blob, deadline).map_err(from_launcher)?
             }
         };
@@ -165,11 +168,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     };
     let neighbours = machine.mine().to_vec();
     let mapped = bootstrap.gather(&(alone || block.is_some()), timeout)?;
-    let (nodes, block) = if mapped.iter().all(|&mapped| mapped) {
-        (machine, block)
-    } else {
-        (nodes_of(&machines, &mapped, rank), None)
-    };
+    let nodes = nodes_of(&machines, &mapped, rank);
     let block = block.filter(|_| nodes.mine().len() > 1);
 
     let mut service = None;
@@ -185,6 +184,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         rank,
         size,
         next_array: AtomicU64::new(0),
+        turn: Mutex::default(),
         graves: Graves::default(),
         engine: Engine::new(peers.clone(), nodes.clone(), block, rank, limits.clone()),
         peers,
@@ -276,16 +276,15 @@ fn meet(
 
 /// Machines whose ranks all mapped their block are nodes; on others each rank is its own.
 fn nodes_of(machines: &[u64], mapped: &[bool], rank: usize) -> Nodes {
-    let whole = |machine: u64| {
-        machines
-            .iter()
-            .zip(mapped)
-            .all(|(&other, &mapped)| other != machine || mapped)
-    };
+    let broken: HashSet<u64> = machines
+        .iter()
+        .zip(mapped)
+        .filter_map(|(&machine, &mapped)| (!mapped).then_some(machine))
+        .collect();
     let node_of: Vec<_> = machines
         .iter()
         .enumerate()
-        .map(|(rank, &machine)| (machine, (!whole(machine)).then_some(rank)))
+        .map(|(rank, machine)| (machine, broken.contains(machine).then_some(rank)))
         .collect();
     Nodes::new(&node_of, rank)
 }

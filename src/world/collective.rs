@@ -58,6 +58,7 @@ impl World {
         let mine = if core.rank == root { bytes } else { &[] };
         let total = bytes.len();
         let mut result = Vec::with_capacity(if core.rank == root { 0 } else { total });
+        let _turn = core.turn()?;
         for (from, to) in pieces(total, SLOT) {
             let piece = mine.get(from..to).unwrap_or(&[]);
             let combine = Combine::Root(root);
@@ -107,8 +108,10 @@ impl World {
     /// [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded; else as [`World::barrier`].
     pub fn all_gather_obj<T: Serialize + DeserializeOwned>(&self, object: &T) -> Result<Vec<T>> {
         let signature = Signature::new(Call::AllGather).detail(1);
+        let blob = encode(object)?;
+        let _turn = self.core.turn()?;
         self.core
-            .gather_blobs(&signature, &encode(object)?)?
+            .gather_blobs(&signature, &blob)?
             .iter()
             .map(|blob| decode(blob))
             .collect()
@@ -140,6 +143,7 @@ impl World {
             .element::<T>();
         let reduce = |a: &mut [u8], b: &[u8]| reduce_bytes::<T>(op, a, b);
         let each = SLOT / size_of::<T>();
+        let _turn = self.core.turn()?;
         for (from, to) in pieces(values.len(), each) {
             let part = &mut values[from..to];
             let mine = bytemuck::cast_slice::<T, u8>(part).to_vec();
@@ -156,12 +160,18 @@ impl World {
 
 impl Core {
     pub(crate) fn barrier(&self, signature: &Signature) -> Result<()> {
+        let _turn = self.turn()?;
         self.engine
             .exchange(signature, &[], &Combine::Nothing, |_| ())
     }
 
     /// All ranks' `mine`, of one length, one after another.
     pub(crate) fn gather_bytes(&self, signature: &Signature, mine: &[u8]) -> Result<Vec<u8>> {
+        let _turn = self.turn()?;
+        self.gather_bytes_in_turn(signature, mine)
+    }
+
+    fn gather_bytes_in_turn(&self, signature: &Signature, mine: &[u8]) -> Result<Vec<u8>> {
         let (ranks, each) = (self.size, mine.len());
         let step = SLOT.min(RESULT / ranks).max(1);
         let mut all = vec![0; ranks * each];
@@ -178,9 +188,9 @@ impl Core {
         Ok(all)
     }
 
-    /// All ranks' `mine`, of any lengths, by rank.
+    /// All ranks' `mine`, of any lengths, by rank. The caller has the [`turn`](Core::turn).
     pub(crate) fn gather_blobs(&self, signature: &Signature, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let lens = self.gather_bytes(signature, &(mine.len() as u64).to_le_bytes())?;
+        let lens = self.gather_bytes_in_turn(signature, &(mine.len() as u64).to_le_bytes())?;
         let lens: Vec<usize> = lens
             .as_chunks::<8>()
             .0
@@ -190,7 +200,7 @@ impl Core {
         let longest = lens.iter().copied().max().unwrap_or(0);
         let mut padded = mine.to_vec();
         padded.resize(longest, 0);
-        let all = self.gather_bytes(signature, &padded)?;
+        let all = self.gather_bytes_in_turn(signature, &padded)?;
         Ok(lens
             .iter()
             .enumerate()

@@ -85,6 +85,8 @@ fn listen(mut reader: ControlReader, limits: &Limits, goodbye: &Sender<()>) {
                     error = error.with_peer(rank as usize);
                 }
                 limits.fail(error);
+                // Ends a wait for the goodbye, which looks for the failure.
+                let _ = goodbye.send(());
             }
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => {

@@ -99,15 +99,20 @@ impl Engine {
         combine: &Combine<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.peers.worker().context().refuse_fork()?;
+        self.limits.check()?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = &state.broken {
             return Err(error
                 .clone()
                 .context(format!("{signature} after a failed collective")));
         }
         // Seen by all: ordinary stores before the flags, and remote ones now.
-        self.peers.worker().flush()?;
+        if let Err(error) = self.peers.worker().flush() {
+            // The others meet without this rank: it is out of step.
+            state.broken = Some(error.clone());
+            return Err(error.context(signature));
+        }
         state.sequence = state.sequence.wrapping_add(1);
         let sequence = state.sequence;
         let outcome = match &self.block {
@@ -157,6 +162,9 @@ impl Engine {
         if let Some(block) = block {
             match &combined {
                 Ok(data) => block.release(sequence, Verdict::Good, data),
+                // A member that did not come may still be reading the last result, and finds out
+                // by itself.
+                Err(_) if block.absent(sequence).next().is_some() => {}
                 Err(error) => {
                     let verdict = match error.kind() {
                         ErrorKind::Mismatch => Verdict::Mismatch,
@@ -187,7 +195,9 @@ impl Engine {
                 .map_err(|error| self.explain(error, block, sequence, signature))?;
             let ranks = self.nodes.mine();
             disagreement = (1..block.members()).find_map(|member| {
-                let other = block.signature(member)?;
+                let Some(other) = block.signature(member) else {
+                    return Some(format!("rank {} called something unknown", ranks[member]));
+                };
                 (other != *signature)
                     .then(|| mismatch((self.rank, signature), (ranks[member], &other)))
             });

@@ -40,6 +40,12 @@ impl Graves {
         state.untold.drain(..count).collect()
     }
 
+    /// Takes back what [`Graves::news`] gave and the others did not hear.
+    pub(crate) fn not_told(&self, mut news: Vec<u64>) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.untold.append(&mut news);
+    }
+
     /// What one of `ranks` ranks has told, this one included.
     pub(crate) fn hear(&self, news: &[u64], ranks: usize) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,6 +2,7 @@
 
 use super::room::{Room, shm_for_workers};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
 
 /// What a rank tells the others before UCX starts.
@@ -77,21 +78,17 @@ impl Identity {
 /// alike on all ranks.
 pub(super) fn barriers(identities: &[Identity]) -> Barriers {
     let mut found = Barriers::default();
-    for (index, one) in identities.iter().enumerate() {
-        let ranks = identities
-            .iter()
-            .filter(|other| other.machine() == one.machine())
-            .count();
+    // The first rank of each machine serves for comparison.
+    let mut machines: HashMap<u64, (&Identity, usize)> = HashMap::new();
+    for one in identities {
+        let (first, ranks) = machines.entry(one.machine()).or_insert((one, 0));
+        *ranks += 1;
+        found.posix |= (one.user, one.pid, one.shm) != (first.user, first.pid, first.shm);
+        found.sysv |= one.ipc != first.ipc;
+    }
+    for one in identities {
+        let ranks = machines[&one.machine()].1;
         found.posix |= one.shm_room.unwrap_or(0) < shm_for_workers(ranks);
-        // Any earlier rank on the same machine serves for comparison.
-        let Some(other) = identities[..index]
-            .iter()
-            .find(|other| other.machine() == one.machine())
-        else {
-            continue;
-        };
-        found.posix |= (one.user, one.pid, one.shm) != (other.user, other.pid, other.shm);
-        found.sysv |= one.ipc != other.ipc;
     }
     found
 }

@@ -32,8 +32,8 @@ use peers::Nodes;
 use progress::Service;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thread::{die_without_launcher, spawn};
 use ucxrun::wire::exit;
 
@@ -64,6 +64,8 @@ pub(crate) struct Core {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     next_array: AtomicU64,
+    /// Held by the thread whose collective it is.
+    turn: Mutex<()>,
     // The order of the fields is the order of their end: memory of dropped arrays, then what
     // holds keys and endpoints, then the worker under them, then the context.
     graves: Graves,
@@ -295,8 +297,17 @@ impl Core {
         room::Room::on_this_machine().shm_text()
     }
 
+    /// Makes this thread's collective, of however many exchanges, the only one of this rank. All
+    /// collectives do, so that those of two threads do not mix.
+    pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>> {
+        // First: in a forked child the lock may be held by nobody.
+        self.context.refuse_fork()?;
+        Ok(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// # Errors
-    /// The failure of another rank, if there was one.
+    /// [`Closed`](crate::ErrorKind::Closed) after the world has ended; the failure of another
+    /// rank, if there was one.
     pub(crate) fn check(&self) -> Result<()> {
         self.context.refuse_fork()?;
         self.limits.check()

@@ -235,9 +235,9 @@ impl Block {
 
     /// The leader's step 2, first half: waits until every member has arrived.
     pub(super) fn wait_members(&self, sequence: u32, limits: &Limits) -> Result<()> {
+        let mut patience = Patience::new();
         for member in 1..self.members {
             let flag = self.slot_flag(member);
-            let mut patience = Patience::new();
             while flag.load(Ordering::Acquire) != sequence {
                 if let Some(nap) = patience.pause(limits)? {
                     self.leader_sleeps().store(1, Ordering::SeqCst);

@@ -58,10 +58,12 @@ impl Room {
                 size(free)
             ));
         }
-        if mine > self.address_space {
+        // Peers' shards are mapped too.
+        let mapped = if shared { machine } else { mine };
+        if mapped > self.address_space {
             return Err(format!(
-                "{} wanted by this rank, {} left of its address space (ulimit -v)",
-                size(mine),
+                "{} wanted by this rank and those it maps, {} left of its address space (ulimit -v)",
+                size(mapped),
                 size(self.address_space)
             ));
         }
@@ -205,13 +207,19 @@ fn control_group_room() -> u64 {
         else {
             continue;
         };
-        let (root, limit, usage) = if controllers.is_empty() {
-            ("/sys/fs/cgroup", "memory.max", "memory.current")
+        let (root, limit, usage, cache) = if controllers.is_empty() {
+            (
+                "/sys/fs/cgroup",
+                "memory.max",
+                "memory.current",
+                "inactive_file ",
+            )
         } else if controllers.split(',').any(|name| name == "memory") {
             (
                 "/sys/fs/cgroup/memory",
                 "memory.limit_in_bytes",
                 "memory.usage_in_bytes",
+                "total_inactive_file ",
             )
         } else {
             continue;
@@ -223,7 +231,14 @@ fn control_group_room() -> u64 {
                 number(&format!("{root}{path}/{limit}")),
                 number(&format!("{root}{path}/{usage}")),
             ) {
-                room = room.min(limit.saturating_sub(usage));
+                // Files in memory are given up when something needs it.
+                let stat = fs::read_to_string(format!("{root}{path}/memory.stat"));
+                let cached = stat.ok().and_then(|stat| {
+                    let line = stat.lines().find_map(|line| line.strip_prefix(cache))?;
+                    line.trim().parse::<u64>().ok()
+                });
+                let used = usage.saturating_sub(cached.unwrap_or(0));
+                room = room.min(limit.saturating_sub(used));
             }
             match path.rfind('/') {
                 Some(slash) => path.truncate(slash),
