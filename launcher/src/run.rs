@@ -453,27 +453,53 @@ impl Engine {
             rank.signal(Signal::KILL);
         }
         let mut left: Vec<usize> = (0..self.ranks.len()).collect();
-        let mut given_up = false;
+        let mut given_up = None;
+        // A job that was told to end, or whose time is up, does not wait for readers any more.
+        let patience = match self.failure.as_ref().map(|failure| &failure.cause) {
+            Some(Cause::Interrupted { .. } | Cause::TimedOut { .. }) => {
+                Some(Instant::now() + self.grace)
+            }
+            _ => self.timeout.map(|(at, _)| at),
+        };
         loop {
             left.retain(|&rank| !self.outputs.drain(rank));
             if left.is_empty() && self.failure.is_some() {
                 // The reason is about to be written there.
                 self.outputs.end_line(Stream::Stderr);
             }
-            if given_up || (left.is_empty() && self.outputs.written()) {
+            if given_up.is_some() || (left.is_empty() && self.outputs.written()) {
                 break;
             }
             let mut waits = Waits::default();
+            if let Some(at) = patience {
+                if at <= Instant::now() {
+                    given_up = Some(match self.timeout {
+                        Some((_, after)) => self.too_late(after),
+                        None => Cause::Output {
+                            message: "nobody reads it".to_owned(),
+                        },
+                    });
+                    continue;
+                }
+                waits.until(at);
+            }
             waits.on(Token::Command, self.control.as_fd(), PollFlags::IN);
             self.outputs.waits_to_write(&mut waits);
             for token in waits.wait()? {
                 match token {
                     Token::Sink(stream) => self.write(stream),
                     // Asked to end while nobody reads our output.
-                    Token::Command => given_up |= self.interrupted(),
+                    Token::Command => given_up = self.interrupted().or(given_up),
                     _ => {}
                 }
             }
+        }
+        if let (Some(cause), None) = (given_up, &self.failure) {
+            self.failure = Some(Failure {
+                rank: None,
+                host: self.host.clone(),
+                cause,
+            });
         }
         let stuck = self.ranks.iter().position(|rank| rank.exit.is_none());
         if let Some(rank) = stuck {
@@ -495,9 +521,14 @@ impl Engine {
         })
     }
 
-    fn interrupted(&mut self) -> bool {
-        self.control
-            .next()
-            .is_some_and(|command| matches!(command, Command::Interrupt(_) | Command::Kill))
+    /// What it was asked to end for, if it was.
+    fn interrupted(&mut self) -> Option<Cause> {
+        match self.control.next()? {
+            Command::Interrupt(signal) => Some(Cause::Interrupted { signal }),
+            Command::Kill => Some(Cause::Interrupted {
+                signal: libc::SIGKILL,
+            }),
+            Command::Forward(_) | Command::Suspend => None,
+        }
     }
 }

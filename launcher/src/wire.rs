@@ -202,12 +202,6 @@ impl Frames {
         self.bytes.drain(..length + 4);
         Ok(Some(message))
     }
-
-    /// Whether a part of a frame is waiting for the rest.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
 }
 
 /// Lower-case hexadecimal.

@@ -321,3 +321,44 @@ fn open_input_does_not_hold_the_job() {
     assert!(start.elapsed() < Duration::from_secs(5));
     drop(held);
 }
+
+/// Starts a job whose output nobody reads, so that it cannot be delivered.
+fn with_a_stuck_reader(options: &[&str]) -> std::process::Child {
+    Command::new(env!("CARGO_BIN_EXE_ucxrun"))
+        .args(options)
+        .args(["-n", "2", "sh", "-c", "yes | head -c 1000000 & wait"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn code_within(mut child: std::process::Child, seconds: u64) -> Option<i32> {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    while std::time::Instant::now() < until {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    panic!("still running after {seconds} s");
+}
+
+#[test]
+fn output_that_nobody_reads_does_not_outlast_the_timeout() {
+    assert_eq!(
+        code_within(with_a_stuck_reader(&["--timeout", "1"]), 6),
+        Some(124)
+    );
+}
+
+#[test]
+fn output_that_is_cut_off_by_an_interrupt_is_no_success() {
+    let child = with_a_stuck_reader(&[]);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(code_within(child, 6), Some(130));
+}
