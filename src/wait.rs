@@ -19,6 +19,9 @@ const SPINS_WHEN_CROWDED: u32 = 1;
 /// that will be served soon about as long to see it.
 const YIELD_FOR: Duration = Duration::from_micros(100);
 
+/// The time limit of a wait where nobody has set another.
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Longest single sleep: how soon a sleeper notices a failure or its deadline.
 const NAP: Duration = Duration::from_millis(50);
 

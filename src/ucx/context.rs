@@ -5,7 +5,7 @@
 use super::status::check;
 use super::worker::Worker;
 use crate::error::{Error, ErrorKind, Result};
-use crate::wait::Limits;
+use crate::wait::{DEFAULT_TIMEOUT, Limits};
 use std::ffi::CString;
 use std::hash::{BuildHasher as _, RandomState};
 use std::ptr::{self, NonNull};
@@ -233,12 +233,15 @@ impl Context {
         Builder::default()
     }
 
-    /// Makes a worker: a place where communication happens.
+    /// Makes a worker: a place where communication happens. Its waits end after 600 seconds; see
+    /// [`Worker::set_timeout`].
     ///
     /// # Errors
     /// [`ErrorKind::Ucx`]; with little room in `/dev/shm` this is where it shows.
     pub fn worker(&self) -> Result<Worker> {
-        self.worker_within(&Arc::default())
+        let limits = Limits::default();
+        limits.set_timeout(Some(DEFAULT_TIMEOUT));
+        self.worker_within(&Arc::new(limits))
     }
 
     /// A worker whose waits end as `limits` say.

@@ -220,6 +220,12 @@ impl Worker {
         Ok(self.lock()?.progress())
     }
 
+    /// The longest that a wait for one operation may take before it ends with
+    /// [`ErrorKind::Timeout`]; `None` is for ever.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.0.limits.set_timeout(timeout);
+    }
+
     /// The context it was made from.
     #[must_use]
     pub fn context(&self) -> &Context {

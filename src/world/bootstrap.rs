@@ -25,9 +25,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use ucxrun::client::Control;
 
-/// Default of `PGAS_TIMEOUT`, in seconds.
-const TIMEOUT: u64 = 600;
-
 /// The way to the other ranks before UCX can be used.
 enum Bootstrap {
     Alone,
@@ -304,7 +301,7 @@ fn start_failed(error: Error, ranks: usize) -> Error {
 
 fn timeout_from_env() -> Result<Option<Duration>> {
     let seconds = match std::env::var("PGAS_TIMEOUT") {
-        Err(_) => TIMEOUT,
+        Err(_) => wait::DEFAULT_TIMEOUT.as_secs(),
         Ok(text) => text.trim().parse().map_err(|_| {
             Error::new(
                 ErrorKind::InvalidArgument,
