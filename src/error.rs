@@ -2,9 +2,17 @@
 
 use crate::ucx::Status;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Result of every fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whether any UCX call of this process has failed: often the first that is seen of a peer's death.
+static UCX_FAILED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn ucx_has_failed() -> bool {
+    UCX_FAILED.load(Ordering::Relaxed)
+}
 
 /// What went wrong, with the call, the rank and the cause in its message.
 ///
@@ -69,6 +77,7 @@ impl Error {
     /// The failure of one UCX call: its name and its status.
     #[cold]
     pub(crate) fn ucx(call: &str, status: Status) -> Self {
+        UCX_FAILED.store(true, Ordering::Relaxed);
         let mut error = Self::new(ErrorKind::Ucx, format!("{call}: {status}"));
         error.0.status = Some(status);
         error

@@ -4,19 +4,21 @@ use pgas::testing::{Ranks, on_ranks};
 use pgas::{ErrorKind, GlobalArray, World};
 use std::time::Duration;
 
-/// Most memory this process has had resident.
-fn peak_resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmHWM:"))
-        .unwrap();
+/// The bytes of a line such as `MemTotal: 24000000 kB` of a file in /proc.
+fn bytes_of(file: &str, field: &str) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace()
         .nth(1)
         .unwrap()
         .parse::<u64>()
         .unwrap()
         * 1024
+}
+
+/// Most memory this process has had resident.
+fn peak_resident() -> u64 {
+    bytes_of("/proc/self/status", "VmHWM:")
 }
 
 const FLOOD: usize = 1_000_000;
@@ -89,7 +91,7 @@ fn gets_and_adds_without_end() {
 #[test]
 fn more_than_there_is() {
     on_ranks(4, |world| {
-        let total = memory_total();
+        let total = bytes_of("/proc/meminfo", "MemTotal:");
         let len = usize::try_from(total / 8).unwrap() * 2;
         let error = GlobalArray::<u64>::new(world, len).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
@@ -98,20 +100,6 @@ fn more_than_there_is() {
         assert_eq!(GlobalArray::<u64>::new(world, 10)?.get(9)?, 0);
         Ok(())
     });
-}
-
-fn memory_total() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = info
-        .lines()
-        .find(|line| line.starts_with("MemTotal:"))
-        .unwrap();
-    line.split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<u64>()
-        .unwrap()
-        * 1024
 }
 
 /// What `unshare` needs to be allowed the rest.

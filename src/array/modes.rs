@@ -200,26 +200,6 @@ impl<T: Element> ReadView<'_, T> {
             std::slice::from_raw_parts(base.cast::<T>(), count)
         }))
     }
-
-    /// The array's length.
-    #[must_use]
-    pub fn global_len(&self) -> usize {
-        self.array.len()
-    }
-
-    /// The indices of this rank's own shard.
-    #[must_use]
-    pub fn local_range(&self) -> Range<usize> {
-        self.array.local_range()
-    }
-
-    /// Ends the view. Collective: waits until all ranks have ended theirs.
-    ///
-    /// # Errors
-    /// As [`World::barrier`](crate::World::barrier); the array then stays in this mode.
-    pub fn close(self) -> Result<()> {
-        self.array_of_ended().leave()
-    }
 }
 
 impl<T: Element> Deref for ReadView<'_, T> {
@@ -238,28 +218,6 @@ impl<T: Element> Deref for ReadView<'_, T> {
 /// Ends when dropped, which is collective: it waits until all ranks have ended theirs.
 pub struct LocalView<'a, T: Element> {
     array: &'a mut GlobalArray<T>,
-}
-
-impl<T: Element> LocalView<'_, T> {
-    /// The array's length.
-    #[must_use]
-    pub fn global_len(&self) -> usize {
-        self.array.len()
-    }
-
-    /// The indices of this rank's own shard.
-    #[must_use]
-    pub fn local_range(&self) -> Range<usize> {
-        self.array.local_range()
-    }
-
-    /// Ends the view. Collective: waits until all ranks have ended theirs.
-    ///
-    /// # Errors
-    /// As [`World::barrier`](crate::World::barrier); the array then stays in this mode.
-    pub fn close(self) -> Result<()> {
-        self.array_of_ended().leave()
-    }
 }
 
 impl<T: Element> Deref for LocalView<'_, T> {
@@ -287,6 +245,28 @@ impl<T: Element> DerefMut for LocalView<'_, T> {
 /// What both views have in common.
 macro_rules! view {
     ($view:ident) => {
+        impl<T: Element> $view<'_, T> {
+            /// The array's length.
+            #[must_use]
+            pub fn global_len(&self) -> usize {
+                self.array.len()
+            }
+
+            /// The indices of this rank's own shard.
+            #[must_use]
+            pub fn local_range(&self) -> Range<usize> {
+                self.array.local_range()
+            }
+
+            /// Ends the view. Collective: waits until all ranks have ended theirs.
+            ///
+            /// # Errors
+            /// As [`World::barrier`](crate::World::barrier); the array then stays in this mode.
+            pub fn close(self) -> Result<()> {
+                self.array_of_ended().leave()
+            }
+        }
+
         impl<'a, T: Element> $view<'a, T> {
             /// The array, with this view's drop disarmed.
             fn array_of_ended(self) -> &'a mut GlobalArray<T> {

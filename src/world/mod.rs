@@ -22,7 +22,7 @@ pub(crate) use graves::unmap;
 pub(crate) use peers::Peers;
 pub(crate) use signature::{Call, Signature};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ucx_has_failed};
 use crate::ucx::{Context, Worker};
 use crate::wait::Limits;
 use control::Launcher;
@@ -34,6 +34,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use thread::{die_without_launcher, spawn};
 use ucxrun::wire::exit;
 
@@ -114,6 +115,7 @@ impl World {
                 Ok(value)
             }
             Ok(Err(error)) => {
+                world.let_the_launcher_speak();
                 world.fail(exit::BROKEN, &error.to_string());
                 Err(error)
             }
@@ -191,6 +193,19 @@ impl World {
             self.tell(exit::BROKEN, &error.to_string());
         }
         left
+    }
+
+    /// After a failed UCX call: a peer's death is often behind it, which the launcher is about to
+    /// notice and to report by itself, with its cause.
+    fn let_the_launcher_speak(&self) {
+        let until = Instant::now() + Duration::from_millis(300);
+        while self.launcher.is_some()
+            && ucx_has_failed()
+            && self.core.limits.check().is_ok()
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Tells the launcher that this rank has failed.
