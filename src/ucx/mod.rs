@@ -9,7 +9,7 @@
 //! | [`MemoryHandle`] | `ucp_mem_h` | its context |
 //! | [`RemoteKey`] | `ucp_rkey_h` | its endpoint, and for local keys the memory |
 //! | [`SerializedRemoteKey`] | packed rkey | nothing: bytes with a checksum |
-//! | [`Request`] | request pointer | its worker and its buffer |
+//! | [`Request`] | request pointer | its endpoint and its buffer |
 //!
 //! Most programs never need this module: [`GlobalArray`](crate::GlobalArray) is built on it.
 //! It is for programs that move keys between processes by their own means.

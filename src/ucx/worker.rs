@@ -37,7 +37,7 @@ struct Inner {
     // Dropped after `Drop::drop` below has destroyed the worker.
     state: Mutex<State>,
     event_fd: i32,
-    /// Whether a put was posted since the last flush. Changed with `state` locked.
+    /// Whether a flush has anything to wait for. Changed with `state` locked.
     unflushed: AtomicBool,
     /// Held by the thread that flushes: another that finds nothing to flush has to wait for it.
     flushing: Mutex<()>,
@@ -55,7 +55,7 @@ pub(super) struct State {
     /// Operations nobody waits for, with the buffers they use, oldest first.
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: usize,
-    /// Endpoints on which a put was posted since the last flush.
+    /// Endpoints that a flush has to wait for: see [`Unflushed`].
     written: Vec<WeakEndpoint>,
     /// The first failure of an operation nobody waited for: the next flush reports it.
     failure: Option<Error>,

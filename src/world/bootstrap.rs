@@ -13,7 +13,7 @@ use super::identity::{Identity, barriers};
 use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
 use super::progress::Service;
-use super::room::{Room, allows_posix};
+use super::room::{allows_posix, shm_text};
 use super::{Core, World, decode, encode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
@@ -291,7 +291,7 @@ fn start_failed(error: Error, ranks: usize) -> Error {
     if error.kind() == ErrorKind::Unsupported {
         return error; // Says itself what to do.
     }
-    let room = Room::on_this_machine().shm_text();
+    let room = shm_text();
     let hint = format!(
         "starting UCX for {ranks} ranks on this machine ({room}; a rank needs about 5 MiB there; \
          to use other transports set UCX_TLS, for example to sysv,tcp,self or tcp,self)"

@@ -1,6 +1,6 @@
 //! Where this process runs, so that ranks can tell who may share memory with whom.
 
-use super::room::{Room, shm_for_workers};
+use super::room::{shm_for_workers, shm_room};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -57,7 +57,7 @@ impl Identity {
             pid: namespace("pid"),
             ipc: namespace("ipc"),
             shm: std::fs::metadata("/dev/shm").map_or(0, |meta| meta.dev()),
-            shm_room: Room::on_this_machine().shm(),
+            shm_room: shm_room(),
         }
     }
 

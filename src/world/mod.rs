@@ -309,7 +309,7 @@ impl Core {
 
     /// What is free in /dev/shm, for messages.
     pub(crate) fn shm_text(&self) -> String {
-        room::Room::on_this_machine().shm_text()
+        room::shm_text()
     }
 
     /// Makes this thread's collective, of however many exchanges, the only one of this rank. All

@@ -104,18 +104,13 @@ impl Room {
             size(machine)
         ))
     }
+}
 
-    /// What is free in /dev/shm.
-    pub(super) fn shm(&self) -> Option<u64> {
-        self.shm
-    }
-
-    /// For messages when the start fails: what is free in /dev/shm.
-    pub(super) fn shm_text(&self) -> String {
-        match self.shm {
-            Some(free) => format!("{} free in /dev/shm", size(free)),
-            None => "/dev/shm is missing or read-only".into(),
-        }
+/// For messages: what is free in /dev/shm.
+pub(super) fn shm_text() -> String {
+    match shm_room() {
+        Some(free) => format!("{} free in /dev/shm", size(free)),
+        None => "/dev/shm is missing or read-only".into(),
     }
 }
 
@@ -249,7 +244,8 @@ fn control_group_room() -> u64 {
     room
 }
 
-fn shm_room() -> Option<u64> {
+/// Bytes free in /dev/shm; None if it does not exist or cannot be written.
+pub(super) fn shm_room() -> Option<u64> {
     let stat = rustix::fs::statvfs("/dev/shm").ok()?;
     let read_only = stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY);
     (!read_only).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
