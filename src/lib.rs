@@ -47,6 +47,7 @@ mod atomic;
 mod dist;
 mod element;
 mod error;
+mod operator;
 pub mod testing;
 pub mod ucx;
 mod wait;
@@ -54,7 +55,8 @@ mod window;
 mod world;
 
 pub use array::{GlobalArray, LocalView, ReadView};
-pub use atomic::AtomicElement;
+pub use atomic::{AtomicBits, AtomicElement, AtomicNumber, NativeAtomic};
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
-pub use world::{Number, Op, World};
+pub use operator::{BitOp, Number, Op, Operator};
+pub use world::World;

@@ -198,7 +198,7 @@ impl Window {
         new: T,
     ) -> Result<T> {
         self.core.check()?;
-        self.key(rank)?.compare_exchange(offset, current, new)
+        self.key(rank)?.exchange(offset, current, new)
     }
 
     /// Unmaps on all ranks. Collective.

@@ -34,9 +34,11 @@
 //! # Ok(()) }
 //! ```
 
+mod amo;
 mod context;
 mod endpoint;
 mod memory;
+mod message;
 mod request;
 mod rkey;
 mod seal;
@@ -48,6 +50,7 @@ mod worker;
 pub use context::{Builder, Context, version};
 pub use endpoint::Endpoint;
 pub use memory::MemoryHandle;
+pub(crate) use message::Message;
 pub use request::Request;
 pub use rkey::RemoteKey;
 pub use serialized::SerializedRemoteKey;

@@ -55,6 +55,8 @@ pub(super) struct State {
     /// Operations nobody waits for, with the buffers they use, oldest first.
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: usize,
+    /// Messages given up while under way, with their buffers: how they end matters to nobody.
+    orphans: Vec<InFlight>,
     /// Endpoints that a flush has to wait for: see [`Unflushed`].
     written: Vec<WeakEndpoint>,
     /// The first failure of an operation nobody waited for: the next flush reports it.
@@ -88,6 +90,7 @@ impl Worker {
                 handle,
                 in_flight: VecDeque::new(),
                 in_flight_bytes: 0,
+                orphans: Vec::new(),
                 written: Vec::new(),
                 failure: None,
                 waiters: 0,
@@ -250,88 +253,6 @@ impl Worker {
         self.0.ending.load(Ordering::Acquire)
     }
 
-    /// Sends `message` under `tag`; returns when UCX has handed it on, so that it arrives whether
-    /// or not this side ever progresses its worker again.
-    pub(crate) fn send(&self, to: &Endpoint, tag: u64, message: Vec<u8>) -> Result<()> {
-        let posted = {
-            let _state = self.lock()?;
-            let param = host_param();
-            // SAFETY: the endpoint is live and of this worker, which is locked; the message is
-            // leaked below should the wait end early.
-            let result = unsafe {
-                sys::ucp_tag_send_nbx(
-                    to.raw(),
-                    message.as_ptr().cast(),
-                    message.len(),
-                    tag,
-                    &raw const param,
-                )
-            };
-            Posted::new("ucp_tag_send_nbx", result)?
-        };
-        let sent = self.wait(posted);
-        if sent.is_err() {
-            std::mem::forget(message);
-        }
-        sent
-    }
-
-    /// Receives the next message with exactly `tag`, of at most `limit` bytes; waits for it.
-    pub(crate) fn receive(&self, tag: u64, limit: usize) -> Result<Vec<u8>> {
-        let mut buffer = Vec::<u8>::with_capacity(limit);
-        let request = {
-            let state = self.lock()?;
-            let mut param = host_param();
-            // Always a request: its length can then be asked for in one way.
-            param.op_attr_mask |= sys::UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-            // SAFETY: the worker is live and locked; the buffer outlives the operation: on a
-            // failed wait it is given to the worker below.
-            let result = unsafe {
-                sys::ucp_tag_recv_nbx(
-                    state.handle.as_ptr(),
-                    buffer.as_mut_ptr().cast(),
-                    limit,
-                    tag,
-                    u64::MAX,
-                    &raw const param,
-                )
-            };
-            match Posted::new("ucp_tag_recv_nbx", result)? {
-                Posted::InFlight(request) => request,
-                Posted::Done => {
-                    return Err(Error::new(ErrorKind::Ucx, "ucp_tag_recv_nbx: no request"));
-                }
-            }
-        };
-        let mut info = sys::ucp_tag_recv_info_t::ZEROED;
-        let waited = self.wait_for(|_| {
-            // SAFETY: the request is live until freed below, the worker locked.
-            let status = unsafe { sys::ucp_tag_recv_request_test(request.as_ptr(), &raw mut info) };
-            (status != sys::UCS_INPROGRESS).then_some(status)
-        });
-        let mut state = self.state();
-        match waited {
-            Ok(status) => {
-                state.free(request);
-                check("ucp_tag_recv_nbx", status)?;
-                // SAFETY: UCX has written so many bytes, at most `limit`.
-                unsafe { buffer.set_len(info.length.min(limit)) };
-                Ok(buffer)
-            }
-            Err(error) => {
-                if self.context().is_forked() {
-                    std::mem::forget(buffer);
-                    return Err(error);
-                }
-                // SAFETY: live request of this worker, which is locked. The buffer is kept until
-                // the cancellation has taken effect.
-                unsafe { sys::ucp_request_cancel(state.handle.as_ptr(), request.as_ptr()) };
-                state.keep(Posted::InFlight(request), buffer);
-                Err(error)
-            }
-        }
-    }
-
     /// Waits for a posted operation.
     pub(super) fn wait(&self, posted: Posted) -> Result<()> {
         let Posted::InFlight(request) = posted else {
@@ -492,6 +413,14 @@ impl State {
                 }
             }
         }
+        if !self.orphans.is_empty() {
+            for orphan in std::mem::take(&mut self.orphans) {
+                match (orphan.posted.test(), orphan.posted) {
+                    (Outcome::Complete(_), Posted::InFlight(request)) => self.free(request),
+                    _ => self.orphans.push(orphan),
+                }
+            }
+        }
     }
 
     fn has_room(&self, bytes: usize) -> bool {
@@ -506,6 +435,11 @@ impl State {
             self.in_flight_bytes += buffer.capacity();
             self.in_flight.push_back(InFlight { posted, buffer });
         }
+    }
+
+    /// Keeps the buffer of a message that was given up until UCX is done with it.
+    pub(super) fn adopt(&mut self, posted: Posted, buffer: Vec<u8>) {
+        self.orphans.push(InFlight { posted, buffer });
     }
 
     /// Destroys a key that nothing uses any more.
@@ -541,6 +475,7 @@ impl Drop for Inner {
             // The parent's, or the end of the process: its buffers stay with its operations, and
             // its context with it.
             std::mem::forget(std::mem::take(&mut state.in_flight));
+            std::mem::forget(std::mem::take(&mut state.orphans));
             std::mem::forget(self.context.clone());
             return;
         }

@@ -2,11 +2,12 @@
 
 use super::engine::Combine;
 use super::node::{RESULT, SLOT};
-use super::reduce::{Number, Op, reduce_bytes};
+use super::reduce::reduce_bytes;
 use super::signature::{Call, Signature};
 use super::{Core, World};
 use crate::element::{Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
+use crate::operator::{Number, Op};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

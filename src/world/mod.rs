@@ -15,8 +15,6 @@ mod room;
 mod signature;
 mod thread;
 
-pub use reduce::{Number, Op};
-
 pub(crate) use collective::{decode, encode};
 pub(crate) use graves::unmap;
 pub(crate) use peers::Peers;
