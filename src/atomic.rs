@@ -71,6 +71,20 @@ impl AtomicOp {
         Self::Min,
         Self::Max,
     ];
+
+    /// The method that does it, for messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Add => "fetch_add",
+            Self::Sub => "fetch_sub",
+            Self::And => "fetch_and",
+            Self::Or => "fetch_or",
+            Self::Xor => "fetch_xor",
+            Self::Swap => "swap",
+            Self::Min => "fetch_min",
+            Self::Max => "fetch_max",
+        }
+    }
 }
 
 /// The types that have atomics, by what the processor makes of them: `usize` is `u64`.
@@ -379,7 +393,6 @@ pub(crate) unsafe fn compare_exchange_at<T: AtomicElement>(at: *mut u8, current:
 /// # Safety
 /// As for [`fetch_op_at`].
 #[inline]
-#[expect(dead_code, reason = "for the mode with atomics only")]
 pub(crate) unsafe fn load_at<T: AtomicElement>(at: *mut u8) -> T {
     // SAFETY: passed on.
     unsafe { T::load(at) }
@@ -390,7 +403,6 @@ pub(crate) unsafe fn load_at<T: AtomicElement>(at: *mut u8) -> T {
 /// # Safety
 /// As for [`fetch_op_at`].
 #[inline]
-#[expect(dead_code, reason = "for the mode with atomics only")]
 pub(crate) unsafe fn store_at<T: AtomicElement>(at: *mut u8, value: T) {
     // SAFETY: passed on.
     unsafe { T::store(at, value) };
@@ -451,7 +463,10 @@ mod tests {
 
     #[test]
     fn a_negative_subtracts() {
-        assert_eq!(5_u32.wrapping_add(sealed::Atomic::negated(7_u32)), u32::MAX - 1);
+        assert_eq!(
+            5_u32.wrapping_add(sealed::Atomic::negated(7_u32)),
+            u32::MAX - 1
+        );
         let min = i64::MIN;
         assert_eq!(0_i64.wrapping_add(min.negated()), 0_i64.wrapping_sub(min));
     }

@@ -35,6 +35,15 @@ unsafe impl Send for Window {}
 #[expect(unsafe_code, reason = "a raw pointer to shared memory")]
 unsafe impl Sync for Window {}
 
+/// What is to be allocated: the same on all ranks.
+pub(crate) struct Memory<'a> {
+    /// Elements of the array, and a number that tells its layout, for ranks that disagree.
+    pub(crate) len: usize,
+    pub(crate) layout: u64,
+    /// Elements of each rank's memory.
+    pub(crate) counts: &'a dyn Fn(usize) -> usize,
+}
+
 /// What a rank says before memory is mapped.
 #[derive(Serialize, Deserialize)]
 struct Proposal {
@@ -44,30 +53,27 @@ struct Proposal {
 }
 
 impl Window {
-    /// Allocates `counts[rank]` elements of zero bytes on each rank. Collective.
+    /// Allocates elements of zero bytes on each rank. Collective.
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] on all ranks if one has too little room, naming what is wanted and
     /// what is free; else as a barrier.
-    pub(crate) fn allocate<T: Element>(
-        core: &Arc<Core>,
-        len: usize,
-        count_of: impl Fn(usize) -> usize,
-    ) -> Result<Self> {
-        let signature = |step| {
-            Signature::new(Call::NewArray)
-                .count(len)
-                .element::<T>()
-                .detail(step)
+    pub(crate) fn allocate<T: Element>(core: &Arc<Core>, what: &Memory<'_>) -> Result<Self> {
+        let (len, count_of) = (what.len, what.counts);
+        let signature = |step: u32| {
+            let mut signature = Signature::new(Call::NewArray).count(len).element::<T>();
+            // The step of two, and as much of the layout as there is place for.
+            signature.detail = (what.layout as u32) << 1 | step;
+            signature
         };
         let _turn = core.turn()?;
         // Before anything is mapped: is there room on every node? And what can be unmapped?
-        let mut room = room_for::<T>(core, &count_of);
+        let mut room = room_for::<T>(core, count_of);
         let mut news = core.graves().news();
         loop {
             let mine = Proposal { room, news };
             let proposals: Vec<Proposal> = core
-                .gather(&signature(1), &mine)
+                .gather(&signature(0), &mine)
                 .inspect_err(|_| core.graves().not_told(mine.news))?;
             for proposal in &proposals {
                 core.graves().hear(&proposal.news, core.size);
@@ -79,7 +85,7 @@ impl Window {
                     if proposals.iter().all(|proposal| proposal.news.is_empty()) {
                         return Err(no_room(len, rank, &reason));
                     }
-                    room = room_for::<T>(core, &count_of);
+                    room = room_for::<T>(core, count_of);
                     news = core.graves().news();
                 }
             }
@@ -91,7 +97,7 @@ impl Window {
             Err(error) => Err(error.to_string()),
         };
         let answers: Vec<Result<SerializedRemoteKey, String>> =
-            core.gather(&signature(2), &answer)?;
+            core.gather(&signature(1), &answer)?;
         let mut packed = Vec::with_capacity(core.size);
         for (rank, answer) in answers.into_iter().enumerate() {
             match answer {
@@ -190,6 +196,11 @@ impl Window {
         self.key(rank)?.fetch_op(op, offset, value)
     }
 
+    /// The element at `offset`, atomically.
+    pub(crate) fn load<T: AtomicElement>(&self, rank: usize, offset: usize) -> Result<T> {
+        self.get(rank, offset)
+    }
+
     pub(crate) fn compare_exchange<T: AtomicElement>(
         &self,
         rank: usize,
@@ -241,7 +252,7 @@ pub(crate) fn index(id: u64) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }
 
-fn room_for<T: Element>(core: &Core, count_of: &impl Fn(usize) -> usize) -> Result<(), String> {
+fn room_for<T: Element>(core: &Core, count_of: &dyn Fn(usize) -> usize) -> Result<(), String> {
     let bytes_of = |rank| (count_of(rank) as u64).saturating_mul(size_of::<T>() as u64);
     let here = core.neighbours().iter().map(|&rank| bytes_of(rank));
     let largest = here.clone().max().unwrap_or(0);
