@@ -7,11 +7,11 @@
 
 #![expect(unsafe_code, reason = "loads and stores through mapped pointers")]
 
+mod atomic;
 mod modes;
 
 pub use modes::{LocalView, ReadView};
 
-use crate::atomic::{self, AtomicElement, AtomicOp};
 use crate::dist::Block;
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
@@ -456,85 +456,6 @@ impl<T: Element> GlobalArray<T> {
             ErrorKind::OutOfBounds,
             format!("{call} of {what}: the array has {} elements", self.len()),
         )
-    }
-}
-
-impl<T: AtomicElement> GlobalArray<T> {
-    /// Adds `value` to the element at `index`, wrapping around; returns the value before.
-    /// Atomic with all other atomic operations, whoever does them. One-sided; waits.
-    ///
-    /// # Errors
-    /// As [`GlobalArray::get`].
-    #[inline]
-    #[doc(alias = "ucp_atomic_op_nbx")]
-    pub fn fetch_add(&self, index: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::Add, index, value)
-    }
-
-    /// Stores `value` at `index`; returns the value before. As [`GlobalArray::fetch_add`].
-    ///
-    /// # Errors
-    /// As [`GlobalArray::get`].
-    #[inline]
-    pub fn swap(&self, index: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::Swap, index, value)
-    }
-
-    /// Stores `new` at `index` if the element is `current`; returns the value before: it was
-    /// stored if that is `current`. As [`GlobalArray::fetch_add`].
-    ///
-    /// # Errors
-    /// As [`GlobalArray::get`].
-    #[inline]
-    pub fn compare_exchange(&self, index: usize, current: T, new: T) -> Result<T> {
-        match self.find(index, self.open) {
-            // SAFETY: `find` points to a mapped element; T's granule is its size.
-            Some(at) => Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
-            None => self.compare_exchange_slowly(index, current, new),
-        }
-    }
-
-    #[inline]
-    fn fetch_op(&self, op: AtomicOp, index: usize, value: T) -> Result<T> {
-        match self.find(index, self.open) {
-            // SAFETY: `find` points to a mapped element; T's granule is its size.
-            Some(at) => Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
-            None => slowly(|to| self.fetch_op_slowly(op, index, value, to)),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn fetch_op_slowly(
-        &self,
-        op: AtomicOp,
-        index: usize,
-        value: T,
-        to: &mut Slot<T>,
-    ) -> Option<Error> {
-        to.fill(|| {
-            let (rank, offset) = self.locate_slowly("atomic operation", index)?;
-            if let Some(at) = self.element_of(rank, offset)? {
-                // SAFETY: a mapped element; T's granule is its size.
-                return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
-            }
-            self.window
-                .fetch_op(op, rank, offset, value)
-                .map_err(|error| during("atomic operation", index, rank, error))
-        })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn compare_exchange_slowly(&self, index: usize, current: T, new: T) -> Result<T> {
-        let (rank, offset) = self.locate_slowly("compare_exchange", index)?;
-        if let Some(at) = self.element_of(rank, offset)? {
-            // SAFETY: a mapped element; T's granule is its size.
-            return Ok(unsafe { atomic::compare_exchange_at(at, current, new) });
-        }
-        self.window
-            .compare_exchange(rank, offset, current, new)
-            .map_err(|error| during("compare_exchange", index, rank, error))
     }
 }
 
