@@ -3,10 +3,10 @@
 //! One level below the array: offsets in a rank's shard, no global indices.
 
 use crate::atomic::{AtomicElement, AtomicOp};
-use crate::element::Element;
+use crate::element::{Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ucx::{MemoryHandle, RemoteKey, SerializedRemoteKey};
-use crate::world::{Call, Core, Signature, decode, encode};
+use crate::ucx::{MemoryHandle, RemoteKey, Request, SerializedRemoteKey};
+use crate::world::{Asks, Call, Core, MemoryName, Places, Signature, Work, decode, encode};
 use serde::{Deserialize, Serialize};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -58,6 +58,7 @@ impl Window {
     /// # Errors
     /// [`ErrorKind::NoRoom`] on all ranks if one has too little room, naming what is wanted and
     /// what is free; else as a barrier.
+    #[expect(unsafe_code, reason = "says that the memory is what peers are told")]
     pub(crate) fn allocate<T: Element>(core: &Arc<Core>, what: &Memory<'_>) -> Result<Self> {
         let (len, count_of) = (what.len, what.counts);
         let signature = |step: u32| {
@@ -91,7 +92,14 @@ impl Window {
             }
         }
 
+        let id = core.next_array();
         let made = map::<T>(core, count_of(core.rank));
+        if let Ok((memory, _)) = &made {
+            // Before any peer knows of it.
+            // SAFETY: registered, of that many elements, and shared memory; whoever unmaps it
+            // stops serving it first.
+            unsafe { core.serve_memory::<T>(id, memory.as_ptr(), count_of(core.rank)) };
+        }
         let answer = match &made {
             Ok((_, key)) => Ok(key.clone()),
             Err(error) => Err(error.to_string()),
@@ -105,6 +113,7 @@ impl Window {
                 Err(reason) => {
                     if let Ok((memory, _)) = made {
                         // Refused by all ranks alike: nobody will use its key.
+                        core.stop_serving(id);
                         crate::world::unmap(memory);
                     }
                     return Err(no_room(len, rank, &reason));
@@ -113,7 +122,7 @@ impl Window {
         }
         let (memory, _) = made?;
         Ok(Self {
-            id: core.next_array(),
+            id,
             base: memory.as_ptr(),
             memory: Some(memory),
             keys: packed.iter().map(|_| OnceLock::new()).collect(),
@@ -170,6 +179,16 @@ impl Window {
         self.key(rank)?.get_range(offset, count)
     }
 
+    pub(crate) fn get_nb<T: Element>(
+        &self,
+        rank: usize,
+        offset: usize,
+        count: usize,
+    ) -> Result<Request<T>> {
+        self.core.check()?;
+        self.key(rank)?.get_nb(offset, count)
+    }
+
     pub(crate) fn put<T: Element>(&self, rank: usize, offset: usize, value: T) -> Result<()> {
         self.core.check()?;
         self.key(rank)?.put(offset, value)
@@ -185,6 +204,7 @@ impl Window {
         self.key(rank)?.put_range(offset, from)
     }
 
+    /// An atomic operation on memory that is not mapped: UCX's, or a request where it has none.
     pub(crate) fn fetch_op<T: AtomicElement>(
         &self,
         op: AtomicOp,
@@ -193,14 +213,19 @@ impl Window {
         value: T,
     ) -> Result<T> {
         self.core.check()?;
-        self.key(rank)?.fetch_op(op, offset, value)
+        if T::CLASS.has_natively(op) {
+            return self.key(rank)?.fetch_op(op, offset, value);
+        }
+        self.ask_for_one(rank, offset, Work::Fetch(op, bytemuck::bytes_of(&value)))
     }
 
     /// The element at `offset`, atomically.
     pub(crate) fn load<T: AtomicElement>(&self, rank: usize, offset: usize) -> Result<T> {
-        self.get(rank, offset)
+        self.core.check()?;
+        self.ask_for_one(rank, offset, Work::Load)
     }
 
+    /// As [`Window::fetch_op`].
     pub(crate) fn compare_exchange<T: AtomicElement>(
         &self,
         rank: usize,
@@ -209,7 +234,28 @@ impl Window {
         new: T,
     ) -> Result<T> {
         self.core.check()?;
-        self.key(rank)?.exchange(offset, current, new)
+        if T::CLASS.is_native() {
+            return self.key(rank)?.exchange(offset, current, new);
+        }
+        let values = [current, new];
+        let work = Work::CompareExchange(bytemuck::cast_slice(&values));
+        self.ask_for_one(rank, offset, work)
+    }
+
+    /// What `rank` answers to `work` on the element at `offset`.
+    fn ask_for_one<T: Element>(&self, rank: usize, offset: usize, work: Work<'_>) -> Result<T> {
+        let mut asks = Asks::new(&self.core);
+        let places = [offset as u64];
+        asks.post(rank, &self.name::<T>(), Places::Offsets(&places), work, 0)?;
+        let answer = asks.next()?;
+        let bits = answer
+            .and_then(|answer| bytemuck::try_pod_read_unaligned::<T::Bits>(&answer.values).ok());
+        from_bits(bits.ok_or_else(|| Error::new(ErrorKind::Ucx, "an empty answer"))?)
+    }
+
+    /// How requests name this memory.
+    pub(crate) fn name<T: Element>(&self) -> MemoryName {
+        MemoryName::new::<T>(self.id)
     }
 
     /// Unmaps on all ranks. Collective.
@@ -219,6 +265,7 @@ impl Window {
         // All ranks have come here, and the barrier has flushed: no key is used any more.
         self.keys.clear();
         if let Some(memory) = self.memory.take() {
+            self.core.stop_serving(self.id);
             crate::world::unmap(memory);
         }
         Ok(())

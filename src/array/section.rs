@@ -165,11 +165,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                         unsafe { load_row(to, base, row) }?;
                     }
                 }
-                None => {
-                    for row in patch.rows() {
-                        elsewhere.row(patch.rank, row, to)?;
-                    }
-                }
+                None => elsewhere.patch(&patch, to)?,
             }
         }
         elsewhere.finish(to)
@@ -186,11 +182,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                         unsafe { store_row(from, base, row) };
                     }
                 }
-                None => {
-                    for row in patch.rows() {
-                        elsewhere.row(patch.rank, row, from)?;
-                    }
-                }
+                None => elsewhere.patch(&patch, from)?,
             }
         }
         elsewhere.finish()

@@ -79,16 +79,25 @@ impl Message {
     /// # Errors
     /// How it failed; or what ended the wait, and then it goes on.
     pub(crate) fn wait(&mut self) -> Result<Vec<u8>> {
-        if matches!(self.stage, Stage::UnderWay(_)) {
-            let worker = self.worker.clone();
-            worker.wait_for(|state| self.test(state).then_some(()))?;
-        }
+        self.wait_done()?;
         match &mut self.stage {
             Stage::Complete(outcome) => {
                 std::mem::replace(outcome, Ok(())).map(|()| std::mem::take(&mut self.buffer))
             }
             Stage::UnderWay(_) => Err(Error::new(ErrorKind::Ucx, "a message without an end")),
         }
+    }
+
+    /// Waits until it is complete, well or not.
+    ///
+    /// # Errors
+    /// What ended the wait, and then it goes on.
+    pub(crate) fn wait_done(&mut self) -> Result<()> {
+        if matches!(self.stage, Stage::Complete(_)) {
+            return Ok(());
+        }
+        let worker = self.worker.clone();
+        worker.wait_for(|state| self.test(state).then_some(()))
     }
 
     /// Whether it is complete; frees the request if so.
@@ -132,7 +141,7 @@ impl Message {
     }
 
     /// Tells UCX that nobody waits for this receive any more; it may end well all the same.
-    fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         let Stage::UnderWay(request) = self.stage else {
             return;
         };

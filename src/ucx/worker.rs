@@ -352,6 +352,14 @@ impl Worker {
         }
     }
 
+    /// Waits for all earlier puts to the peer: what is sent next is seen after them.
+    pub(crate) fn settle(&self, endpoint: &Endpoint) -> Result<()> {
+        if self.0.unflushed.load(Ordering::Relaxed) && !endpoint.unflushed().is_empty() {
+            return self.flush();
+        }
+        Ok(())
+    }
+
     /// Notes that a put to `elements` was posted on `endpoint`. The state is locked.
     pub(super) fn set_unflushed(
         &self,

@@ -6,6 +6,7 @@
 //! 3. whether that block could be mapped: machines where it could are *nodes*
 //! 4. only if there are several nodes: addresses of the workers that serve memory
 
+use super::ask::{Desk, Served};
 use super::control::Launcher;
 use super::engine::Engine;
 use super::graves::Graves;
@@ -156,7 +157,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let cards = bootstrap.gather(&card, timeout)?;
     let addresses: Vec<_> = cards.iter().map(|card| card.address.clone()).collect();
 
-    let peers = Arc::new(Peers::new(worker.clone(), addresses));
+    let peers = Arc::new(Peers::new(worker.clone(), addresses.clone()));
     let block = if alone {
         None
     } else {
@@ -168,11 +169,13 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let nodes = nodes_of(&machines, &mapped, rank);
     let block = block.filter(|_| nodes.mine().len() > 1);
 
-    let mut service = None;
+    let (mut service, mut served) = (None, None);
     if nodes.count() > 1 {
         let serving = context.worker_within(limits).map_err(start_failed)?;
         let address = serving.address()?.to_bytes();
-        service = Some(Service::start(serving)?);
+        let memory = served.insert(Arc::new(Served::default())).clone();
+        let desk = Desk::new(serving.clone(), addresses, memory);
+        service = Some(Service::start(serving, desk)?);
         peers.serve_at(bootstrap.gather(&address, timeout)?);
     }
 
@@ -182,7 +185,9 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         size,
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),
-        graves: Graves::default(),
+        next_ticket: AtomicU64::new(0),
+        graves: Graves::new(served.clone()),
+        served,
         engine: Engine::new(peers.clone(), nodes.clone(), block, rank, limits.clone()),
         peers,
         nodes,

@@ -1,6 +1,7 @@
 //! `World`: all ranks of a job, seen from one of them.
 #![doc = include_str!("README.md")]
 
+mod ask;
 mod bootstrap;
 mod collective;
 mod control;
@@ -15,6 +16,7 @@ mod room;
 mod signature;
 mod thread;
 
+pub(crate) use ask::{Answer, Asks, MemoryName, Places, Run, Work};
 pub(crate) use collective::{decode, encode};
 pub(crate) use graves::unmap;
 pub(crate) use peers::Peers;
@@ -23,6 +25,7 @@ pub(crate) use signature::{Call, Signature};
 use crate::error::{Error, Result, ucx_has_failed};
 use crate::ucx::{Context, Worker};
 use crate::wait::Limits;
+use ask::Served;
 use control::Launcher;
 use engine::Engine;
 use graves::Graves;
@@ -63,11 +66,15 @@ pub(crate) struct Core {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     next_array: AtomicU64,
+    /// Of the next request to an owner.
+    next_ticket: AtomicU64,
     /// Held by the thread whose collective it is.
     turn: Mutex<()>,
     // The order of the fields is the order of their end: memory of dropped arrays, then what
     // holds keys and endpoints, then the worker under them, then the context.
     graves: Graves,
+    /// What peers may ask for; None where all memory is mapped.
+    served: Option<Arc<Served>>,
     engine: Engine,
     peers: Arc<Peers>,
     nodes: Arc<Nodes>,
