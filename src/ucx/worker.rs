@@ -384,6 +384,17 @@ impl State {
         }
     }
 
+    /// Frees the requests of all that nobody waits for, and keeps the buffers. For the end of the
+    /// worker, which warns of requests that it still finds.
+    fn give_up(&mut self) {
+        for kept in self.in_flight.iter_mut().chain(&mut self.orphans) {
+            if let Posted::InFlight(request) = std::mem::replace(&mut kept.posted, Posted::Done) {
+                // SAFETY: a request of this worker, which nobody else uses, given up here.
+                unsafe { sys::ucp_request_free(request.as_ptr()) };
+            }
+        }
+    }
+
     /// Keeps the buffer of a message that was given up until UCX is done with it.
     pub(super) fn adopt(&mut self, posted: Posted, buffer: Vec<u8>) {
         self.orphans.push(InFlight { posted, buffer });
@@ -427,6 +438,7 @@ impl Drop for Inner {
             return;
         }
         self.flushes.give_up(state);
+        state.give_up();
         // SAFETY: live; endpoints, keys and requests held the Arc that is now gone. Buffers in
         // flight are freed afterwards.
         unsafe { sys::ucp_worker_destroy(state.handle.as_ptr()) };
