@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "calls UCX")]
 
 use super::endpoint::Endpoint;
+use super::flush::PutTicket;
 use super::memory::MemoryHandle;
 use super::request::{Posted, Request};
 use super::serialized::{SerializedRemoteKey, Shape};
@@ -351,6 +352,18 @@ impl RemoteKey {
             self.post_put(offset + number * piece, part)?;
         }
         Ok(())
+    }
+
+    /// As [`RemoteKey::put_range`]; what is returned tells when the values are in their place. As
+    /// many may be kept as you like, and dropped at any time.
+    ///
+    /// # Errors
+    /// As for [`RemoteKey::get`].
+    pub fn put_nb<T: Element>(&self, offset: usize, from: &[T]) -> Result<PutTicket> {
+        self.put_range(offset, from)?;
+        Ok(PutTicket::new(
+            self.pointer.is_none().then(|| self.endpoint()),
+        ))
     }
 
     /// Waits until everything written through keys of this worker is in its place.
