@@ -53,24 +53,25 @@ impl Window {
         largest: Option<usize>,
     ) -> Result<Self> {
         let _turn = core.turn()?;
-        meet::<T>(core, what)?;
+        let bytes = largest.and_then(|count| count.checked_mul(size_of::<T>()));
+        let small = bytes.filter(|bytes| (1..=SMALL).contains(bytes) && align_of::<T>() <= 64);
+        meet::<T>(core, what, small.is_none())?;
         let id = core.next_array();
-        let largest = largest.and_then(|count| count.checked_mul(size_of::<T>()));
-        if let Some(bytes @ 1..=SMALL) = largest
-            && align_of::<T>() <= 64
-            && let Some((part, segment)) = take_part(core, bytes)?
-        {
-            let base = segment.memory().as_ptr().wrapping_add(part.offset);
-            #[expect(unsafe_code, reason = "clears memory that no rank uses yet")]
-            // SAFETY: inside the segment, and nobody's but this window's, which no rank has
-            // returned from making.
-            unsafe {
-                std::ptr::write_bytes(base, 0, part.len);
-            };
-            // Its parts are equally long everywhere, whatever the array has there.
-            serve::<T>(core, id, base, part.len / size_of::<T>());
-            core.barrier_in_turn(&what.signature::<T>(2))?;
-            return Ok(Self::new(core, id, segment, Some(part), base));
+        if let Some(bytes) = small {
+            if let Some((part, segment)) = take_part(core, bytes)? {
+                let base = segment.memory().as_ptr().wrapping_add(part.offset);
+                #[expect(unsafe_code, reason = "clears memory that no rank uses yet")]
+                // SAFETY: inside the segment, and nobody's but this window's, which no rank has
+                // returned from making.
+                unsafe {
+                    std::ptr::write_bytes(base, 0, part.len);
+                };
+                // Parts are equally long everywhere, whatever the array has there.
+                serve::<T>(core, id, base, part.len / size_of::<T>());
+                core.barrier_in_turn(&what.signature::<T>(2))?;
+                return Ok(Self::new(core, id, segment, Some(part), base));
+            }
+            meet::<T>(core, what, true)?;
         }
         let before = |memory: &crate::ucx::MemoryHandle| {
             serve::<T>(core, id, memory.as_ptr(), (what.counts)(core.rank));
@@ -266,7 +267,7 @@ fn take_part(core: &Core, bytes: usize) -> Result<Option<(Part, Arc<Segment>)>> 
         counts: &|_| SLAB / size_of::<u64>(),
     };
     let made =
-        meet::<u64>(core, &what).and_then(|()| Segment::allocate::<u64>(core, &what, |_| ()));
+        meet::<u64>(core, &what, true).and_then(|()| Segment::allocate::<u64>(core, &what, |_| ()));
     match made {
         Ok(segment) => core.pool().add(segment),
         // On all ranks alike: the array may still fit by itself.
