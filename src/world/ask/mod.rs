@@ -254,3 +254,6 @@ fn during(rank: usize, error: Error) -> Error {
         .context(format!("request to rank {rank}"))
         .with_peer(rank)
 }
+
+#[cfg(test)]
+mod tests;
