@@ -129,10 +129,8 @@ pub(crate) mod sealed {
 
     /// The processor's atomics on one type. All operations are defined for all types; which make
     /// sense is a matter of the public traits.
-    #[expect(
-        clippy::missing_safety_doc,
-        reason = "as the functions of the module above, which are what is called"
-    )]
+    ///
+    /// The unsafe functions are called by those of the module above, and want what they want.
     pub trait Atomic: Copy {
         const CLASS: Class;
         /// What `op` leaves of `a` when it is given `b`.
@@ -451,7 +449,10 @@ mod tests {
 
     #[test]
     fn a_negative_subtracts() {
-        assert_eq!(5_u32.wrapping_add(sealed::Atomic::negated(7_u32)), u32::MAX - 1);
+        assert_eq!(
+            5_u32.wrapping_add(sealed::Atomic::negated(7_u32)),
+            u32::MAX - 1
+        );
         let min = i64::MIN;
         assert_eq!(0_i64.wrapping_add(min.negated()), 0_i64.wrapping_sub(min));
     }

@@ -187,7 +187,10 @@ fn extremes<T: Count + AtomicNumber>(world: &World, times: usize) -> pgas::Resul
     }
     world.barrier()?;
     let all = (0..4).flat_map(|rank| (0..times).map(move |k| (k, rank)));
-    let max = all.clone().map(|(k, rank)| 50 + (k * 7 + rank * 13) % 70).max();
+    let max = all
+        .clone()
+        .map(|(k, rank)| 50 + (k * 7 + rank * 13) % 70)
+        .max();
     let min = all.map(|(k, rank)| (k * 11 + rank * 5) % 50).min();
     assert_eq!(array.get(7)?, T::of(max.unwrap()));
     assert_eq!(array.get(8)?, T::of(min.unwrap()));
@@ -242,7 +245,10 @@ where
     array.fetch_or(11, mine)?;
     world.barrier()?;
     assert_eq!(array.get(11)?, all);
-    assert_eq!((array.get(10)?, array.get(12)?), (T::default(), T::default()));
+    assert_eq!(
+        (array.get(10)?, array.get(12)?),
+        (T::default(), T::default())
+    );
     world.barrier()
 }
 
@@ -295,7 +301,11 @@ fn swaps_hand_values_on() {
 fn a_histogram_equals_a_serial_count() {
     on_ranks(4, |world| {
         let bins = 1000;
-        let samples = |rank: usize| Random::new(rank).take(5_000).map(move |r| (r % 1000) as usize);
+        let samples = |rank: usize| {
+            Random::new(rank)
+                .take(5_000)
+                .map(move |r| (r % 1000) as usize)
+        };
         let counts = GlobalArray::<u64>::new(world, bins)?;
         for bin in samples(world.rank()) {
             counts.fetch_add(bin, 1)?;
@@ -345,7 +355,12 @@ fn twice(world: &World, updates: usize) -> pgas::Result<()> {
         world.barrier()?;
     }
     let narrow = narrow.get_range(0..len)?;
-    assert!(narrow.iter().enumerate().all(|(index, &value)| value == index as u8));
+    assert!(
+        narrow
+            .iter()
+            .enumerate()
+            .all(|(index, &value)| value == index as u8)
+    );
     world.barrier()
 }
 

@@ -171,6 +171,9 @@ impl RemoteKey {
 fn unsupported<T>() -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        format!("UCX has no such operation on {}", std::any::type_name::<T>()),
+        format!(
+            "UCX has no such operation on {}",
+            std::any::type_name::<T>()
+        ),
     )
 }

@@ -76,7 +76,11 @@ impl Flushes {
             .under_way
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for request in under_way.take().into_iter().flat_map(|flush| flush.requests) {
+        for request in under_way
+            .take()
+            .into_iter()
+            .flat_map(|flush| flush.requests)
+        {
             state.free(request);
         }
     }

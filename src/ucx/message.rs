@@ -114,7 +114,10 @@ impl Message {
                 (status, info.length)
             }
             // SAFETY: as above.
-            Direction::Send => (unsafe { sys::ucp_request_check_status(request.as_ptr()) }, 0),
+            Direction::Send => (
+                unsafe { sys::ucp_request_check_status(request.as_ptr()) },
+                0,
+            ),
         };
         if status == sys::UCS_INPROGRESS {
             return false;

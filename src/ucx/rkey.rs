@@ -146,6 +146,10 @@ impl RemoteKey {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`]; [`ErrorKind::WrongElement`] if they would not be aligned.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for small arrays that share memory")
+    )]
     pub(crate) fn part<T: Element>(&self, byte_offset: usize, count: usize) -> Result<Self> {
         let shape = Shape::of::<T>(count)?;
         let inside = byte_offset
@@ -166,7 +170,7 @@ impl RemoteKey {
         // SAFETY: mapped, and inside as just checked.
         let here = |base: NonNull<u8>| unsafe { base.add(byte_offset) };
         let pointer = self.pointer.map(here);
-        let aligned_there = serialized.base() % align_of::<T>() as u64 == 0;
+        let aligned_there = serialized.base().is_multiple_of(align_of::<T>() as u64);
         if !aligned_there || pointer.is_some_and(|here| !here.cast::<T>().is_aligned()) {
             return Err(Error::new(
                 ErrorKind::WrongElement,

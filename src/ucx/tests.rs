@@ -28,7 +28,10 @@ impl Pair {
                 .unwrap()
         };
         let (owner_context, user_context) = (context(), context());
-        let (owner, user) = (owner_context.worker().unwrap(), user_context.worker().unwrap());
+        let (owner, user) = (
+            owner_context.worker().unwrap(),
+            user_context.worker().unwrap(),
+        );
         let to_owner = user.connect(&owner.address().unwrap()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let asleep = Arc::new(AtomicBool::new(false));
@@ -101,17 +104,37 @@ fn a_part_is_as_good_as_a_key_of_its_own() {
         assert_eq!(triples.get::<[f32; 3]>(29).unwrap(), [1.0, 2.0, 3.0]);
 
         let out = |error: crate::Error| error.kind();
-        assert_eq!(out(words.put(20, 1_u64).unwrap_err()), ErrorKind::OutOfBounds);
-        assert_eq!(out(bytes.get::<u64>(0).unwrap_err()), ErrorKind::WrongElement);
-        for (offset, count) in [(801, 0), (800, 1), (0, 101), (usize::MAX, 1), (8, usize::MAX / 8)] {
+        assert_eq!(
+            out(words.put(20, 1_u64).unwrap_err()),
+            ErrorKind::OutOfBounds
+        );
+        assert_eq!(
+            out(bytes.get::<u64>(0).unwrap_err()),
+            ErrorKind::WrongElement
+        );
+        for (offset, count) in [
+            (801, 0),
+            (800, 1),
+            (0, 101),
+            (usize::MAX, 1),
+            (8, usize::MAX / 8),
+        ] {
             assert!(key.part::<u64>(offset, count).is_err(), "{offset} {count}");
         }
-        assert_eq!(out(key.part::<u64>(4, 1).unwrap_err()), ErrorKind::WrongElement);
+        assert_eq!(
+            out(key.part::<u64>(4, 1).unwrap_err()),
+            ErrorKind::WrongElement
+        );
         assert_eq!(key.part::<u64>(800, 0).unwrap().count(), 0);
 
         // A part of a part; it travels too; and the key may go first.
         let inner = words.part::<u32>(4, 2).unwrap();
-        let again = pair.to_owner.as_ref().unwrap().unpack(&inner.serialize()).unwrap();
+        let again = pair
+            .to_owner
+            .as_ref()
+            .unwrap()
+            .unpack(&inner.serialize())
+            .unwrap();
         drop((key, words));
         inner.put(0, 77_u32).unwrap();
         inner.flush().unwrap();
@@ -180,7 +203,9 @@ fn so_many_puts_without_waiting() {
             let mut order: Vec<_> = tickets.into_iter().enumerate().collect();
             let mut random = 1_u64;
             order.sort_by_cached_key(|_| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 random >> 20
             });
             for (at, ticket) in order {

@@ -16,7 +16,7 @@ mod room;
 mod signature;
 mod thread;
 
-pub(crate) use ask::{Answer, Asks, MemoryName, Places, Run, Work};
+pub(crate) use ask::{Asks, MemoryName, Places, Work};
 pub(crate) use collective::{decode, encode};
 pub(crate) use graves::unmap;
 pub(crate) use peers::Peers;

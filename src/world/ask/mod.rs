@@ -12,7 +12,9 @@ mod serve;
 mod wire;
 
 pub(crate) use serve::{Desk, Served};
-pub(crate) use wire::{MemoryName, Places, Run, Work};
+#[cfg_attr(not(test), expect(unused_imports, reason = "for sections"))]
+pub(crate) use wire::Run;
+pub(crate) use wire::{MemoryName, Places, Work};
 
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
@@ -51,6 +53,7 @@ struct Part {
 
 /// The answer to one request.
 #[derive(Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "for gathers of several posts"))]
 pub(crate) struct Answer {
     /// As it was posted.
     pub(crate) cookie: usize,
@@ -117,7 +120,10 @@ impl Asks {
         if elements.checked_mul(bytes_each) != Some(work.values().len()) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{} bytes of values for {elements} places", work.values().len()),
+                format!(
+                    "{} bytes of values for {elements} places",
+                    work.values().len()
+                ),
             ));
         }
         let (mut values, mut first) = (work.values(), 0);
@@ -129,7 +135,9 @@ impl Asks {
                 0
             };
             let part = (rank, cookie, first, len);
-            self.send(part, |ticket| wire::encode(ticket, memory, kind, &piece, mine))?;
+            self.send(part, |ticket| {
+                wire::encode(ticket, memory, kind, &piece, mine)
+            })?;
             first += piece.elements;
             values = rest;
         }
@@ -224,6 +232,7 @@ impl Asks {
     ///
     /// # Errors
     /// The first of [`Asks::next`]; the others are waited for all the same.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for scatters"))]
     pub(crate) fn finish(&mut self) -> Result<()> {
         let mut all = Ok(());
         loop {
@@ -239,6 +248,7 @@ impl Asks {
     ///
     /// # Errors
     /// [`ErrorKind::Forked`].
+    #[cfg_attr(not(test), expect(dead_code, reason = "for what is not waited for"))]
     pub(crate) fn is_done(&mut self) -> Result<bool> {
         if self.in_flight > 0 {
             self.core.peers().worker().progress()?;

@@ -152,7 +152,9 @@ impl Shard {
     }
 
     fn bytes(&self, elements: u64) -> usize {
-        usize::try_from(elements).unwrap_or(0).wrapping_mul(self.size)
+        usize::try_from(elements)
+            .unwrap_or(0)
+            .wrapping_mul(self.size)
     }
 
     /// The bytes of a run without gaps; such a run may tear anywhere.
@@ -216,9 +218,10 @@ impl Shard {
 
     /// By the processor's atomics on `T`, which is the shard's element or laid out as that.
     fn change_each<T: AtomicElement>(&self, request: &Request<'_>, results: &mut Vec<u8>) {
-        let mut values = request.values.chunks_exact(size_of::<T>()).map(|bytes| {
-            element::from_bits::<T>(bytemuck::pod_read_unaligned::<T::Bits>(bytes))
-        });
+        let mut values = request
+            .values
+            .chunks_exact(size_of::<T>())
+            .map(|bytes| element::from_bits::<T>(bytemuck::pod_read_unaligned::<T::Bits>(bytes)));
         let fetch = request.kind.answers();
         let mut keep = |before: T| {
             if fetch {
@@ -302,7 +305,8 @@ impl Desk {
             worked = true;
         }
         if !self.answers.is_empty() {
-            self.answers.retain_mut(|answer| !matches!(answer.is_done(), Ok(true)));
+            self.answers
+                .retain_mut(|answer| !matches!(answer.is_done(), Ok(true)));
         }
         // The messages of one rank in the order in which it sent them.
         let mut unfinished = Vec::new();
@@ -391,17 +395,35 @@ mod tests {
     }
 
     fn words(bytes: &[u8]) -> Vec<u32> {
-        bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
+        bytes
+            .chunks_exact(4)
+            .map(bytemuck::pod_read_unaligned)
+            .collect()
     }
 
     #[test]
     fn every_kind_of_work() {
         let memory = memory::<u32>(COUNT);
         let bytes = |words: &[u32]| bytemuck::cast_slice::<u32, u8>(words).to_vec();
-        let all = [Run { start: 0, step: 1, count: 10 }];
+        let all = [Run {
+            start: 0,
+            step: 1,
+            count: 10,
+        }];
         let store = bytes(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         ask::<u32>(&memory, Places::Runs(&all), Work::Store(&store)).unwrap();
-        let backwards = [Run { start: 9, step: -3, count: 4 }, Run { start: 2, step: 0, count: 2 }];
+        let backwards = [
+            Run {
+                start: 9,
+                step: -3,
+                count: 4,
+            },
+            Run {
+                start: 2,
+                step: 0,
+                count: 2,
+            },
+        ];
         let got = ask::<u32>(&memory, Places::Runs(&backwards), Work::Load).unwrap();
         assert_eq!(words(&got), [9, 6, 3, 0, 2, 2]);
         let twice = Places::Offsets(&[5, 5, 0]);
@@ -414,10 +436,20 @@ mod tests {
         assert_eq!(words(&got), [115, 1, 7]);
         let got = ask::<u32>(&memory, Places::Runs(&all), Work::Load).unwrap();
         assert_eq!(words(&got), [70, 1, 2, 3, 4, 1, 6, 7, 8, 9]);
-        ask::<u32>(&memory, Places::Offsets(&[1, 9]), Work::Store(&bytes(&[21, 29]))).unwrap();
+        ask::<u32>(
+            &memory,
+            Places::Offsets(&[1, 9]),
+            Work::Store(&bytes(&[21, 29])),
+        )
+        .unwrap();
         let got = ask::<u32>(&memory, Places::Offsets(&[9, 8, 1]), Work::Load).unwrap();
         assert_eq!(words(&got), [29, 8, 21]);
-        assert!(memory.words[..4].iter().chain(&memory.words[14..]).all(|&word| word == GUARD));
+        assert!(
+            memory.words[..4]
+                .iter()
+                .chain(&memory.words[14..])
+                .all(|&word| word == GUARD)
+        );
     }
 
     #[test]
@@ -430,10 +462,26 @@ mod tests {
         let asked = ask::<u32>(&memory, one_outside, Work::Store(&value));
         assert_eq!(kind(asked), OutOfBounds);
         for run in [
-            Run { start: 9, step: 1, count: 2 },
-            Run { start: 0, step: -1, count: 2 },
-            Run { start: 0, step: i64::MAX, count: 3 },
-            Run { start: u64::MAX, step: i64::MIN, count: 2 },
+            Run {
+                start: 9,
+                step: 1,
+                count: 2,
+            },
+            Run {
+                start: 0,
+                step: -1,
+                count: 2,
+            },
+            Run {
+                start: 0,
+                step: i64::MAX,
+                count: 3,
+            },
+            Run {
+                start: u64::MAX,
+                step: i64::MIN,
+                count: 2,
+            },
         ] {
             let asked = ask::<u32>(&memory, Places::Runs(&[run]), Work::Load);
             assert_eq!(kind(asked), OutOfBounds, "{run:?}");
@@ -441,10 +489,18 @@ mod tests {
         let asked = ask::<f32>(&memory, Places::Offsets(&[0]), Work::Load);
         assert_eq!(kind(asked), WrongElement);
         let floats = super::tests::memory::<f32>(COUNT);
-        let asked = ask::<f32>(&floats, Places::Offsets(&[0]), Work::Apply(AtomicOp::And, &value[..4]));
+        let asked = ask::<f32>(
+            &floats,
+            Places::Offsets(&[0]),
+            Work::Apply(AtomicOp::And, &value[..4]),
+        );
         assert_eq!(kind(asked), WrongElement);
         let flags = super::tests::memory::<bool>(COUNT);
-        let asked = ask::<bool>(&flags, Places::Offsets(&[0]), Work::Fetch(AtomicOp::Or, &[2]));
+        let asked = ask::<bool>(
+            &flags,
+            Places::Offsets(&[0]),
+            Work::Fetch(AtomicOp::Or, &[2]),
+        );
         assert_eq!(kind(asked), WrongElement);
         let chars = super::tests::memory::<char>(COUNT);
         let asked = ask::<char>(&chars, Places::Offsets(&[0]), Work::CompareExchange(&value));
@@ -452,7 +508,10 @@ mod tests {
         memory.served.remove(7);
         let asked = ask::<u32>(&memory, Places::Offsets(&[0]), Work::Load);
         assert_eq!(kind(asked), Closed);
-        assert!(memory.words[4..14].iter().all(|&word| word == 0), "nothing was done");
+        assert!(
+            memory.words[4..14].iter().all(|&word| word == 0),
+            "nothing was done"
+        );
     }
 
     proptest! {

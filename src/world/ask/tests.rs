@@ -51,17 +51,41 @@ fn store_and_load<T: Element + PartialEq + std::fmt::Debug>(
     let len = each as u64;
     let all: Vec<T> = (0..len).map(|k| value(k + next as u64)).collect();
     // Backwards, and then the even ones again, as they are.
-    let backwards = Run { start: len - 1, step: -1, count: len };
+    let backwards = Run {
+        start: len - 1,
+        step: -1,
+        count: len,
+    };
     let reversed: Vec<T> = all.iter().rev().copied().collect();
-    asks.post(next, &name, Places::Runs(&[backwards]), Work::Store(bytes(&reversed)), 0)?;
-    let even = Run { start: 0, step: 2, count: len.div_ceil(2) };
+    asks.post(
+        next,
+        &name,
+        Places::Runs(&[backwards]),
+        Work::Store(bytes(&reversed)),
+        0,
+    )?;
+    let even = Run {
+        start: 0,
+        step: 2,
+        count: len.div_ceil(2),
+    };
     let evens: Vec<T> = all.iter().step_by(2).copied().collect();
-    asks.post(next, &name, Places::Runs(&[even]), Work::Store(bytes(&evens)), 0)?;
+    asks.post(
+        next,
+        &name,
+        Places::Runs(&[even]),
+        Work::Store(bytes(&evens)),
+        0,
+    )?;
     asks.finish()?;
     world.barrier()?;
     for rank in 0..world.size() {
         let right: Vec<T> = (0..len).map(|k| value(k + rank as u64)).collect();
-        let whole = Run { start: 0, step: 1, count: len };
+        let whole = Run {
+            start: 0,
+            step: 1,
+            count: len,
+        };
         asks.post(rank, &name, Places::Runs(&[whole]), Work::Load, 0)?;
         assert_eq!(collect::<T>(&mut asks)?, right);
         let offsets: Vec<u64> = (0..2 * len).map(|k| k * 7 % len).collect();
@@ -90,9 +114,9 @@ fn elements_of_all_sizes() {
 #[test]
 fn huge_elements() {
     let stack = (64 << 20).to_string();
-    apart(2).env("RUST_MIN_STACK", stack).run(|world| {
-        store_and_load::<[u64; 33_000]>(world, 3, |k| [k; 33_000])
-    });
+    apart(2)
+        .env("RUST_MIN_STACK", stack)
+        .run(|world| store_and_load::<[u64; 33_000]>(world, 3, |k| [k; 33_000]));
 }
 
 #[test]
@@ -119,16 +143,29 @@ fn a_refused_request_harms_no_other() {
         let unknown = MemoryName { id: 999, ..name };
         asks.post(peer, &name, places, Work::Fetch(AtomicOp::Add, three), 0)?;
         asks.post(peer, &unknown, places, Work::Store(three), 1)?;
-        asks.post(peer, &MemoryName::new::<f32>(window.id), places, Work::Load, 2)?;
+        asks.post(
+            peer,
+            &MemoryName::new::<f32>(window.id),
+            places,
+            Work::Load,
+            2,
+        )?;
         asks.post(peer, &name, Places::Offsets(&[9, 10]), Work::Load, 3)?;
         asks.post(peer, &name, places, Work::Load, 4)?;
         assert_eq!(values::<u32>(&asks.next()?.unwrap().values), [0, 0, 0]);
-        for kind in [ErrorKind::Closed, ErrorKind::WrongElement, ErrorKind::OutOfBounds] {
+        for kind in [
+            ErrorKind::Closed,
+            ErrorKind::WrongElement,
+            ErrorKind::OutOfBounds,
+        ] {
             let error = asks.next().unwrap_err();
             assert_eq!((error.kind(), error.peer()), (kind, Some(peer)), "{error}");
         }
         let last = asks.next()?.unwrap();
-        assert_eq!((last.cookie, values::<u32>(&last.values)), (4, vec![1, 2, 3]));
+        assert_eq!(
+            (last.cookie, values::<u32>(&last.values)),
+            (4, vec![1, 2, 3])
+        );
         let few = asks.post(peer, &name, places, Work::Store(&three[..8]), 0);
         assert_eq!(few.unwrap_err().kind(), ErrorKind::InvalidArgument);
         window.close()
@@ -144,12 +181,28 @@ fn requests_keep_their_order() {
         let name = window.name::<u64>();
         let peer = (world.rank() + 1) % world.size();
         let mut asks = Asks::new(world.core());
-        let whole = [Run { start: 0, step: 1, count }];
+        let whole = [Run {
+            start: 0,
+            step: 1,
+            count,
+        }];
         for round in 1..=50_u64 {
             let large = vec![round; 8192];
-            asks.post(peer, &name, Places::Runs(&whole), Work::Store(bytes(&large)), 0)?;
+            asks.post(
+                peer,
+                &name,
+                Places::Runs(&whole),
+                Work::Store(bytes(&large)),
+                0,
+            )?;
             let one = [round + 1000];
-            asks.post(peer, &name, Places::Offsets(&[77]), Work::Store(bytes(&one)), 1)?;
+            asks.post(
+                peer,
+                &name,
+                Places::Offsets(&[77]),
+                Work::Store(bytes(&one)),
+                1,
+            )?;
             asks.post(peer, &name, Places::Offsets(&[77, 78]), Work::Load, 2)?;
             while let Some(answer) = asks.next()? {
                 if answer.cookie == 2 {
@@ -158,7 +211,13 @@ fn requests_keep_their_order() {
             }
             // Puts come before requests, and requests before gets.
             window.put(peer, 5, round + 7)?;
-            asks.post(peer, &name, Places::Offsets(&[5]), Work::Apply(AtomicOp::Add, bytes(&[1_u64])), 0)?;
+            asks.post(
+                peer,
+                &name,
+                Places::Offsets(&[5]),
+                Work::Apply(AtomicOp::Add, bytes(&[1_u64])),
+                0,
+            )?;
             asks.finish()?;
             assert_eq!(window.get::<u64>(peer, 5)?, round + 8);
         }
@@ -172,7 +231,11 @@ fn asks_that_nobody_waits_for() {
     apart(2).run(|world| {
         let window = window::<u64>(world, 30_000)?;
         let (peer, name) = (1 - world.rank(), window.name::<u64>());
-        let whole = [Run { start: 0, step: 1, count: 30_000 }];
+        let whole = [Run {
+            start: 0,
+            step: 1,
+            count: 30_000,
+        }];
         let ones = vec![1_u64; 30_000];
         let add = Work::Fetch(AtomicOp::Add, bytes(&ones));
         for round in 0..20 {
@@ -263,7 +326,10 @@ fn threads_and_ranks_at_once() {
             // 240 for each rank and element, over three owners.
             let places = Places::Offsets(&[2, 3, 4, 15]);
             asks.post(owner, &names.0, places, Work::Load, owner)?;
-            assert_eq!(asks.next()?.unwrap().values, [0, 480_u64.to_le_bytes()[0], 240, 240]);
+            assert_eq!(
+                asks.next()?.unwrap().values,
+                [0, 480_u64.to_le_bytes()[0], 240, 240]
+            );
             asks.post(owner, &names.1, places, Work::Load, owner)?;
             let got = values::<f32>(&asks.next()?.unwrap().values);
             assert_eq!(got, [0.0, 480.0, 240.0, 240.0]);
@@ -282,16 +348,17 @@ fn the_cost_of_asking() {
         let name = window.name::<u64>();
         let mut asks = Asks::new(world.core());
         if world.rank() == 0 {
-            let time = |what: &str, count: u32, body: &mut dyn FnMut() -> Result<()>| -> Result<()> {
-                let mut best = Duration::MAX;
-                for _ in 0..5 {
-                    let start = Instant::now();
-                    body()?;
-                    best = best.min(start.elapsed() / count);
-                }
-                eprintln!("{what}: {best:?} each");
-                Ok(())
-            };
+            let time =
+                |what: &str, count: u32, body: &mut dyn FnMut() -> Result<()>| -> Result<()> {
+                    let mut best = Duration::MAX;
+                    for _ in 0..5 {
+                        let start = Instant::now();
+                        body()?;
+                        best = best.min(start.elapsed() / count);
+                    }
+                    eprintln!("{what}: {best:?} each");
+                    Ok(())
+                };
             time("native fetch_add", 5000, &mut || {
                 (0..5000).try_for_each(|_| window.fetch_op(AtomicOp::Add, 1, 7, 1_u64).map(drop))
             })?;
@@ -300,33 +367,41 @@ fn the_cost_of_asking() {
             })?;
             let mut random = 1_u64;
             let mut offset = || {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 (random >> 33) % (1 << 20)
             };
             let places: Vec<u64> = (0..1 << 20).map(|_| offset()).collect();
             time("blocking gets", 20_000, &mut || {
                 places[..20_000].iter().try_for_each(|&place| {
-                    window.get::<u64>(1, usize::try_from(place).unwrap()).map(drop)
+                    window
+                        .get::<u64>(1, usize::try_from(place).unwrap())
+                        .map(drop)
                 })
             })?;
             for size in [64, 512, 4096, 8192] {
-                time(&format!("loads in requests of {size}"), 1 << 20, &mut || {
-                    let mut sum = 0;
-                    let mut take = |asks: &mut Asks| -> Result<bool> {
-                        let answer = asks.next()?;
-                        sum += answer.as_ref().map_or(0, |answer| answer.values.len());
-                        Ok(answer.is_some())
-                    };
-                    for (number, part) in places.chunks(size).enumerate() {
-                        if number >= 8 {
-                            take(&mut asks)?;
+                time(
+                    &format!("loads in requests of {size}"),
+                    1 << 20,
+                    &mut || {
+                        let mut sum = 0;
+                        let mut take = |asks: &mut Asks| -> Result<bool> {
+                            let answer = asks.next()?;
+                            sum += answer.as_ref().map_or(0, |answer| answer.values.len());
+                            Ok(answer.is_some())
+                        };
+                        for (number, part) in places.chunks(size).enumerate() {
+                            if number >= 8 {
+                                take(&mut asks)?;
+                            }
+                            asks.post(1, &name, Places::Offsets(part), Work::Load, 0)?;
                         }
-                        asks.post(1, &name, Places::Offsets(part), Work::Load, 0)?;
-                    }
-                    while take(&mut asks)? {}
-                    assert_eq!(sum, 8 << 20);
-                    Ok(())
-                })?;
+                        while take(&mut asks)? {}
+                        assert_eq!(sum, 8 << 20);
+                        Ok(())
+                    },
+                )?;
             }
             let ones = vec![1_u64; 4096];
             time("adds in requests of 4096", 1 << 20, &mut || {
@@ -336,7 +411,11 @@ fn the_cost_of_asking() {
                 }
                 asks.finish()
             })?;
-            let whole = [Run { start: 0, step: 1, count: 1 << 20 }];
+            let whole = [Run {
+                start: 0,
+                step: 1,
+                count: 1 << 20,
+            }];
             time("a whole shard of 8 MiB", 1, &mut || {
                 asks.post(1, &name, Places::Runs(&whole), Work::Load, 0)?;
                 asks.finish()

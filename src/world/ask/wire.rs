@@ -40,6 +40,7 @@ pub(crate) struct Run {
 
 /// Which elements of the shard.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "for sections"))]
 pub(crate) enum Places<'a> {
     Offsets(&'a [u64]),
     Runs(&'a [Run]),
@@ -47,6 +48,7 @@ pub(crate) enum Places<'a> {
 
 /// What to do with the elements at the places, in their order. Values are the elements' bytes.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "for gathers and scatters"))]
 pub(crate) enum Work<'a> {
     /// Answered with the elements.
     Load,
@@ -181,7 +183,10 @@ pub(super) fn pieces(places: Places<'_>, most: usize) -> Vec<EncodedPlaces> {
         Places::Offsets(offsets) => offsets
             .chunks(most.clamp(1, PLACES / OFFSET))
             .map(|part| EncodedPlaces {
-                bytes: part.iter().flat_map(|offset| offset.to_le_bytes()).collect(),
+                bytes: part
+                    .iter()
+                    .flat_map(|offset| offset.to_le_bytes())
+                    .collect(),
                 count: part.len() as u64,
                 runs: false,
                 elements: part.len(),
@@ -406,15 +411,26 @@ mod tests {
     #[test]
     fn requests_survive_the_journey() {
         let runs = [
-            Run { start: 3, step: -1, count: 4 },
-            Run { start: 100, step: 7, count: 2 },
+            Run {
+                start: 3,
+                step: -1,
+                count: 4,
+            },
+            Run {
+                start: 100,
+                step: 7,
+                count: 2,
+            },
         ];
         let values = [1; 24];
         for (work, places) in [
             (Work::Load, Places::Offsets(&[1, 2, u64::MAX])),
             (Work::Store(&values), Places::Runs(&runs)),
             (Work::Apply(AtomicOp::Xor, &values), Places::Runs(&runs)),
-            (Work::Fetch(AtomicOp::Max, &values[..8]), Places::Offsets(&[6, 6])),
+            (
+                Work::Fetch(AtomicOp::Max, &values[..8]),
+                Places::Offsets(&[6, 6]),
+            ),
             (Work::CompareExchange(&values), Places::Offsets(&[1, 2, 3])),
         ] {
             let bytes = one(places, work);
@@ -426,7 +442,12 @@ mod tests {
             match places {
                 Places::Runs(runs) => assert_eq!(arrived, runs),
                 Places::Offsets(offsets) => {
-                    assert!(arrived.iter().map(|run| run.start).eq(offsets.iter().copied()));
+                    assert!(
+                        arrived
+                            .iter()
+                            .map(|run| run.start)
+                            .eq(offsets.iter().copied())
+                    );
                 }
             }
         }
@@ -434,9 +455,17 @@ mod tests {
 
     #[test]
     fn answers_are_bounded() {
-        let too_many = [Run { start: 0, step: 0, count: (ANSWER / 4) as u64 + 1 }];
+        let too_many = [Run {
+            start: 0,
+            step: 0,
+            count: (ANSWER / 4) as u64 + 1,
+        }];
         assert!(decode(&one(Places::Runs(&too_many), Work::Load)).is_err());
-        let endless = [Run { start: 0, step: 0, count: u64::MAX }; 2];
+        let endless = [Run {
+            start: 0,
+            step: 0,
+            count: u64::MAX,
+        }; 2];
         let pieces = pieces_of_runs(&endless[..1], usize::MAX);
         let bytes = encode(5, &NAME, Kind::Load, &pieces[0], &[]);
         assert!(decode(&bytes).is_err());
@@ -451,7 +480,10 @@ mod tests {
     fn answers_say_what_was_wrong() {
         let refused = answer(Err(Refusal(Verdict::OutOfBounds, "x".repeat(1000))));
         assert_eq!(refused.len(), TEXT + 1);
-        assert_eq!(open_answer(refused, 8).unwrap_err().kind(), ErrorKind::OutOfBounds);
+        assert_eq!(
+            open_answer(refused, 8).unwrap_err().kind(),
+            ErrorKind::OutOfBounds
+        );
         assert_eq!(open_answer(answer(Ok(vec![1, 2])), 2).unwrap(), [1, 2]);
         assert!(open_answer(answer(Ok(vec![1, 2])), 3).is_err());
         assert!(open_answer(vec![77], 0).is_err());
