@@ -29,7 +29,8 @@ use std::sync::atomic::Ordering;
 const IN_FLIGHT: usize = 8;
 
 /// A set of requests in flight. It owns all that they use: dropping or forgetting it is harmless,
-/// and the requests are carried out all the same.
+/// and the requests are carried out all the same, but nobody knows when: a flush or a barrier does
+/// not wait for them.
 #[derive(Debug)]
 pub(crate) struct Asks {
     core: Arc<Core>,

@@ -338,6 +338,54 @@ fn threads_and_ranks_at_once() {
     });
 }
 
+/// A rank that has posted large requests and then computes holds up nobody else's.
+#[test]
+fn an_asker_that_computes_delays_nobody() {
+    apart(3).run(|world| {
+        let window = window::<u64>(world, 70_000)?;
+        let name = window.name::<u64>();
+        let mut asks = Asks::new(world.core());
+        let large = vec![7_u64; 65_536];
+        let whole = [Run {
+            start: 0,
+            step: 1,
+            count: 65_536,
+        }];
+        // Connected.
+        asks.post(0, &name, Places::Offsets(&[1]), Work::Load, 0)?;
+        asks.finish()?;
+        world.barrier()?;
+        if world.rank() == 1 {
+            let store = Work::Store(bytes(&large));
+            asks.post(0, &name, Places::Runs(&whole), store, 0)?;
+            std::thread::sleep(Duration::from_millis(1500));
+        } else if world.rank() == 2 {
+            std::thread::sleep(Duration::from_millis(200));
+            let start = Instant::now();
+            for _ in 0..20 {
+                let add = Work::Fetch(AtomicOp::Add, bytes(&[1_u64]));
+                asks.post(0, &name, Places::Offsets(&[69_999]), add, 0)?;
+                asks.finish()?;
+            }
+            let took = start.elapsed();
+            assert!(took < Duration::from_millis(500), "took {took:?}");
+        }
+        asks.finish()?;
+        world.barrier()?;
+        assert_eq!(window.get::<u64>(0, 65_535)?, 7);
+        window.close()
+    });
+}
+
+/// A set of requests may be finished by another thread.
+#[test]
+fn what_is_under_way_can_be_sent_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Asks>();
+    is_send::<crate::ucx::GetBatch<f64>>();
+    is_send::<crate::ucx::PutTicket>();
+}
+
 /// What requests cost beside UCX's own operations: run with `--release --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
