@@ -38,6 +38,8 @@ pub(crate) struct Asks {
     parts: VecDeque<Part>,
     /// How many of them wait for their answer.
     in_flight: usize,
+    /// The answers of so many of the oldest have arrived.
+    arrived: usize,
 }
 
 /// One request.
@@ -46,10 +48,37 @@ struct Part {
     rank: usize,
     cookie: usize,
     first: usize,
-    /// Bytes of values that the answer must have.
-    len: usize,
-    answer: Message,
-    arrived: bool,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// For so many bytes of values.
+    Waiting(Message, usize),
+    Arrived(Result<Vec<u8>>),
+}
+
+impl Part {
+    /// Takes the answer, which is complete, or waits for it.
+    ///
+    /// # Errors
+    /// What ended the wait.
+    fn arrive(&mut self) -> Result<()> {
+        if let Stage::Waiting(answer, len) = &mut self.stage {
+            let len = *len;
+            answer
+                .wait_done()
+                .map_err(|error| during(self.rank, error))?;
+            let values = answer
+                .wait()
+                .and_then(|bytes| wire::open_answer(bytes, len))
+                .map_err(|error| during(self.rank, error));
+            // Of very many that are only "done" nothing is kept.
+            let values = values.map(|values| if len == 0 { Vec::new() } else { values });
+            self.stage = Stage::Arrived(values);
+        }
+        Ok(())
+    }
 }
 
 /// The answer to one request.
@@ -82,6 +111,7 @@ impl Asks {
             core: core.clone(),
             parts: VecDeque::new(),
             in_flight: 0,
+            arrived: 0,
         }
     }
 
@@ -168,9 +198,7 @@ impl Asks {
             rank,
             cookie,
             first,
-            len,
-            answer,
-            arrived: false,
+            stage: Stage::Waiting(answer, len),
         });
         self.in_flight += 1;
         Ok(())
@@ -185,24 +213,33 @@ impl Asks {
         if self.in_flight < IN_FLIGHT {
             return Ok(());
         }
-        if let Some(part) = self.parts.iter_mut().find(|part| !part.arrived) {
-            part.answer
-                .wait_done()
-                .map_err(|error| during(part.rank, error))?;
-            part.arrived = true;
+        // The first that has not: see `look`.
+        if let Some(part) = self.parts.get_mut(self.arrived) {
+            part.arrive()?;
             self.in_flight -= 1;
+            self.arrived += 1;
         }
         Ok(())
     }
 
-    /// Notes which answers have arrived.
+    /// Takes the answers that have arrived.
     fn look(&mut self) -> Result<()> {
-        for part in self.parts.iter_mut().filter(|part| !part.arrived) {
-            if part.answer.is_done()? {
-                part.arrived = true;
-                self.in_flight -= 1;
+        let mut left = self.in_flight;
+        for part in self.parts.range_mut(self.arrived..) {
+            if left == 0 {
+                break;
+            }
+            if let Stage::Waiting(answer, _) = &mut part.stage {
+                left -= 1;
+                if answer.is_done()? {
+                    part.arrive()?;
+                    self.in_flight -= 1;
+                }
             }
         }
+        let arrived = |part: &&Part| matches!(part.stage, Stage::Arrived(_));
+        let more = self.parts.range(self.arrived..).take_while(arrived);
+        self.arrived += more.count();
         Ok(())
     }
 
@@ -214,19 +251,19 @@ impl Asks {
         let Some(mut part) = self.parts.pop_front() else {
             return Ok(None);
         };
-        if !part.arrived {
+        self.arrived = self.arrived.saturating_sub(1);
+        if matches!(part.stage, Stage::Waiting(..)) {
             self.in_flight -= 1;
+            part.arrive()?;
         }
-        let values = part
-            .answer
-            .wait()
-            .and_then(|bytes| wire::open_answer(bytes, part.len))
-            .map_err(|error| during(part.rank, error))?;
-        Ok(Some(Answer {
-            cookie: part.cookie,
-            first: part.first,
-            values,
-        }))
+        match part.stage {
+            Stage::Arrived(values) => Ok(Some(Answer {
+                cookie: part.cookie,
+                first: part.first,
+                values: values?,
+            })),
+            Stage::Waiting(..) => Err(Error::new(ErrorKind::Ucx, "an answer without an end")),
+        }
     }
 
     /// Waits for all answers of work that has none but "done".

@@ -459,6 +459,13 @@ fn the_cost_of_asking() {
                 }
                 asks.finish()
             })?;
+            time("single adds, 8 in flight", 200_000, &mut || {
+                for place in &places[..200_000] {
+                    let add = Work::Apply(AtomicOp::Add, bytes(&ones[..1]));
+                    asks.post(1, &name, Places::Offsets(&[*place]), add, 0)?;
+                }
+                asks.finish()
+            })?;
             let whole = [Run {
                 start: 0,
                 step: 1,
@@ -472,7 +479,11 @@ fn the_cost_of_asking() {
                 window.get_range::<u64>(1, 0, 1 << 20).map(drop)
             })?;
         }
-        world.barrier()
+        world.barrier()?;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let peak = status.lines().find(|line| line.starts_with("VmHWM"));
+        eprintln!("rank {}: {}", world.rank(), peak.unwrap_or("?"));
+        Ok(())
     });
     eprintln!("{}", String::from_utf8_lossy(&outcome.stderr));
     assert!(outcome.success(), "{outcome}");
