@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Runs `body` over the default transports, and where no memory is mapped, with the number of
 /// times it is to do things.
 fn everywhere(ranks: usize, body: impl Fn(&World, usize) -> pgas::Result<()>) {
-    on_ranks(ranks, |world| body(world, 2_000));
+    on_ranks(ranks, |world| body(world, 10_000));
     over_tcp(ranks).run(|world| body(world, 150));
 }
 
