@@ -105,6 +105,12 @@ impl<'a> Requests<'a> {
         }
     }
 
+    /// Waits for all answers, which have nothing to take.
+    fn finish(&mut self) -> Result<()> {
+        self.count = 0;
+        self.asks.as_mut().map_or(Ok(()), Asks::finish)
+    }
+
     fn is_done(&mut self) -> Result<bool> {
         self.asks.as_mut().map_or(Ok(true), Asks::is_done)
     }
@@ -345,8 +351,7 @@ impl<'a, T: Element> Writes<'a, T> {
     /// Waits until all requests are carried out; long rows may still be on their way.
     pub(super) fn finish(mut self) -> Result<()> {
         self.post()?;
-        while self.requests.take(|_| Ok(()))? {}
-        Ok(())
+        self.requests.finish()
     }
 }
 
@@ -468,8 +473,7 @@ impl Scatters {
                 requests.post::<T>(run[0].rank, Places::Offsets(&offsets), work, |_| Ok(()))?;
             }
         }
-        while requests.take(|_| Ok(()))? {}
-        Ok(())
+        requests.finish()
     }
 }
 
@@ -531,8 +535,7 @@ impl<'a, T: AtomicElement> Applies<'a, T> {
         for (rank, waiting) in std::mem::take(&mut self.by_owner) {
             send(&mut self.requests, self.op, rank, &waiting)?;
         }
-        while self.requests.take(|_| Ok(()))? {}
-        Ok(())
+        self.requests.finish()
     }
 }
 
