@@ -426,6 +426,13 @@ impl<const D: usize> Layout<D> {
         shape.iter().fold(1, |len, &n| len.saturating_mul(n))
     }
 
+    /// Elements in the memory of the rank that has most; `usize::MAX` if they cannot be counted.
+    pub(crate) fn largest(&self) -> usize {
+        let most = |axis: &Axis| axis.parts.iter().map(|part| part.padded).max().unwrap_or(0);
+        let axes = self.axes.iter();
+        axes.fold(1, |len, axis| len.saturating_mul(most(axis)))
+    }
+
     /// Elements that `rank` holds.
     pub(crate) fn owned_len(&self, rank: usize) -> usize {
         self.owned_shape(rank).iter().product()

@@ -28,8 +28,8 @@ pub use update::Updates;
 use crate::dist::Layout;
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
-use crate::window::{Memory, Window};
-use crate::world::{Core, World};
+use crate::window::Window;
+use crate::world::{Core, Memory, World};
 use halo::{Geometry, Halo};
 use modes::Mode;
 use std::fmt;
@@ -170,7 +170,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             layout: layout.fingerprint() ^ edges,
             counts: &|rank| layout.memory_len(rank).saturating_add(stages(rank)),
         };
-        let window = Window::allocate::<T>(core, &what)?;
+        let largest = geometry.is_none().then(|| layout.largest());
+        let window = Window::allocate::<T>(core, &what, largest)?;
         let halo = geometry.map(|geometry| geometry.of_rank(core.rank));
         let rows = (0..core.size).map(|_| Row::default()).collect();
         let (open, multiplier, shift) = layout.line();

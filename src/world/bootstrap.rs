@@ -7,15 +7,17 @@
 //! 4. only if there are several nodes: addresses of the workers that serve memory
 
 use super::ask::{Desk, Served};
+use super::collective::{decode, encode};
 use super::control::Launcher;
 use super::engine::Engine;
 use super::graves::Graves;
 use super::identity::{Identity, barriers};
 use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
+use super::pool::Pool;
 use super::progress::Service;
 use super::room::{allows_posix, shm_text};
-use super::{Core, World, decode, encode};
+use super::{Core, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
@@ -180,13 +182,15 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     }
 
     let nodes = Arc::new(nodes);
+    let pool = Arc::new(Pool::default());
     let core = Core {
         rank,
         size,
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),
         next_ticket: AtomicU64::new(0),
-        graves: Graves::new(served.clone()),
+        graves: Graves::new(served.clone(), pool.clone()),
+        pool,
         served,
         engine: Engine::new(peers.clone(), nodes.clone(), block, rank, limits.clone()),
         peers,

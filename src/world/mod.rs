@@ -10,16 +10,19 @@ mod graves;
 mod identity;
 mod node;
 mod peers;
+mod pool;
 mod progress;
 mod reduce;
 mod room;
+mod segment;
 mod signature;
 mod thread;
 
 pub(crate) use ask::{Answer, Asks, MemoryName, Places, Run, Work};
-pub(crate) use collective::{decode, encode};
-pub(crate) use graves::unmap;
+pub(crate) use graves::{Grave, unmap};
 pub(crate) use peers::Peers;
+pub(crate) use pool::{Part, SLAB, SMALL};
+pub(crate) use segment::{Memory, Segment, meet};
 pub(crate) use signature::{Call, Signature};
 
 use crate::error::{Error, Result, ucx_has_failed};
@@ -30,6 +33,7 @@ use control::Launcher;
 use engine::Engine;
 use graves::Graves;
 use peers::Nodes;
+use pool::Pool;
 use progress::Service;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -73,6 +77,7 @@ pub(crate) struct Core {
     // The order of the fields is the order of their end: memory of dropped arrays, then what
     // holds keys and endpoints, then the worker under them, then the context.
     graves: Graves,
+    pool: Arc<Pool>,
     /// What peers may ask for; None where all memory is mapped.
     served: Option<Arc<Served>>,
     engine: Engine,
@@ -280,6 +285,11 @@ impl Core {
 
     pub(crate) fn peers(&self) -> &Peers {
         &self.peers
+    }
+
+    /// Memory that small arrays share.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     pub(crate) fn graves(&self) -> &Graves {
