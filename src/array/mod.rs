@@ -423,13 +423,12 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     /// Bytes from a row's address to the memory.
     fn before(&self, rank: usize) -> usize {
-        match (self.layout.line().0, self.layout.axis(0).range(rank)) {
-            (1.., Some(range)) => range
-                .start
-                .wrapping_sub(self.layout.axis(0).halo())
-                .wrapping_mul(size_of::<T>()),
-            _ => 0,
+        if self.layout.line().0 == 0 {
+            return 0;
         }
+        let axis = self.layout.axis(0);
+        let start = axis.range(rank).map_or(0, |range| range.start);
+        start.wrapping_sub(axis.halo()).wrapping_mul(size_of::<T>())
     }
 
     #[cold]
