@@ -123,9 +123,11 @@ impl<'a, const D: usize> Geometry<'a, D> {
     /// A number that tells geometries of one layout apart.
     pub(super) fn fingerprint(&self) -> u64 {
         let edges = self.edges.iter();
-        edges.fold(u64::from(self.faces_only), |all, &edge| {
+        let number = edges.fold(u64::from(self.faces_only), |all, &edge| {
             all * 4 + edge as u64
-        })
+        });
+        // In the upper bits, too, which are the ones that are compared.
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// Elements that a rank's memory has for its stages.
