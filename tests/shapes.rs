@@ -198,7 +198,7 @@ fn every_length(world: &World) -> pgas::Result<()> {
             Dist::Cyclic,
             Dist::BlockCyclic(1),
             Dist::BlockCyclic(3),
-            Dist::BlockCyclic(1000),
+            Dist::BlockCyclic(usize::MAX / 2 + 1),
             Dist::Irregular(random.lengths(len, world.size())),
             Dist::Irregular(random.lengths(len, world.size().div_ceil(2))),
             Dist::Whole,
