@@ -1,6 +1,10 @@
 //! Sections: strides, turned-round dimensions, views of any layout, and the order of operations.
 
-#![expect(clippy::cast_possible_wrap, reason = "test numbers are small")]
+#![expect(
+    clippy::cast_possible_wrap,
+    clippy::cast_possible_truncation,
+    reason = "test numbers are small"
+)]
 
 mod model;
 
@@ -457,54 +461,54 @@ fn what_does_not_fit_changes_nothing() {
     });
 }
 
-/// More bytes than 31 bits count, from one rank to another and back.
-fn over_2_gib(world: &World) -> pgas::Result<()> {
-    const CHUNK: usize = 1 << 16;
-    let len = (1 << 31) + 40 * CHUNK;
-    // As much again for the buffer: the library looks whether there is so much.
-    let plan = || GlobalArray::<u8>::builder(world, 2 * len).dist([Dist::Irregular(vec![2 * len])]);
-    match plan().build() {
-        Ok(room) => room.close()?,
-        Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
-            let text = error.to_string();
-            assert!(text.contains("wanted") && text.contains("free"), "{text}");
-            return Ok(());
-        }
-    }
-    let array = GlobalArray::<u8>::builder(world, len + 7)
-        .dist([Dist::Irregular(vec![len + 7, 0])])
-        .build()?;
-    if world.rank() == 1 {
-        let pattern: Vec<u8> = (0..CHUNK).map(|k| (k % 251) as u8).collect();
-        let chunk = |number: usize| {
-            let mut chunk = pattern.clone();
-            chunk[..8].copy_from_slice(&number.to_le_bytes());
-            chunk
-        };
-        let mut bytes = vec![0; len];
-        for (number, to) in bytes.chunks_exact_mut(CHUNK).enumerate() {
-            to.copy_from_slice(&chunk(number));
-        }
-        array.put_range(5, &bytes)?;
-        array.flush()?;
-        bytes.fill(0);
-        array.get_into(5, &mut bytes)?;
-        for (number, bytes) in bytes.chunks_exact(CHUNK).enumerate() {
-            assert!(bytes == chunk(number), "chunk {number}");
-        }
-        let around = [4, 5 + (1 << 31), len + 4, len + 5];
-        let wanted = [0, chunk(1 << 15)[0], pattern[CHUNK - 1], 0];
-        assert_eq!(array.gather(&around)?, wanted);
-    }
-    world.barrier()?;
-    array.close()
-}
-
+/// More bytes than 31 bits count, from one rank to another over the network.
 #[test]
 fn a_transfer_of_over_2_gib() {
-    on_ranks(2, over_2_gib);
-    over_tcp(2).run(over_2_gib);
+    over_tcp(2).run(|world| {
+        const CHUNK: usize = 1 << 16;
+        let len = (1 << 31) + 40 * CHUNK;
+        let held_by = |rank: usize, len: usize| {
+            let mut lens = vec![0, 0];
+            lens[rank] = len;
+            let plan = GlobalArray::<u8>::builder(world, len);
+            plan.dist([Dist::Irregular(lens)]).build()
+        };
+        // The buffer is an array, too: the library looks whether there is so much memory.
+        let (mut array, mut buffer) = match (held_by(0, len + 7), held_by(1, len)) {
+            (Ok(array), Ok(buffer)) => (array, buffer),
+            (array, buffer) => {
+                for error in [array.err(), buffer.err()].into_iter().flatten() {
+                    assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+                    let text = error.to_string();
+                    assert!(text.contains("wanted") && text.contains("free"), "{text}");
+                }
+                return Ok(());
+            }
+        };
+        let mut pattern: Vec<u8> = (0..CHUNK).map(|k| (k % 251) as u8).collect();
+        let mut bytes = buffer.local()?;
+        if world.rank() == 1 {
+            for (number, to) in bytes.chunks_exact_mut(CHUNK).enumerate() {
+                pattern[..8].copy_from_slice(&number.to_le_bytes());
+                to.copy_from_slice(&pattern);
+            }
+            array.put_range(5, &bytes)?;
+            let around = (1 << 31) - CHUNK..(1 << 31) + 16 * CHUNK;
+            assert!(array.get_range(around.start + 5..around.end + 5)? == bytes[around]);
+        }
+        bytes.close()?;
+        buffer.close()?;
+        let view = array.read()?;
+        if world.rank() == 0 {
+            assert_eq!((&view[..5], &view[len + 5..]), (&[0; 5][..], &[0; 2][..]));
+            for (number, bytes) in view[5..len + 5].chunks_exact(CHUNK).enumerate() {
+                pattern[..8].copy_from_slice(&number.to_le_bytes());
+                assert!(bytes == pattern, "chunk {number}");
+            }
+        }
+        view.close()?;
+        array.close()
+    });
 }
 
 /// A rank's own operations on its elements happen in programme order, whichever way each takes.
