@@ -6,7 +6,7 @@
 use crate::atomic::{AtomicElement, AtomicOp};
 use crate::element::{Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ucx::{RemoteKey, Request};
+use crate::ucx::{PutTicket, RemoteKey, Request};
 use crate::world::{
     Asks, Call, Core, Grave, Memory, MemoryName, Part, Places, SLAB, SMALL, Segment, Signature,
     Work, meet,
@@ -53,24 +53,25 @@ impl Window {
         largest: Option<usize>,
     ) -> Result<Self> {
         let _turn = core.turn()?;
-        meet::<T>(core, what)?;
+        let bytes = largest.and_then(|count| count.checked_mul(size_of::<T>()));
+        let small = bytes.filter(|bytes| (1..=SMALL).contains(bytes) && align_of::<T>() <= 64);
+        meet::<T>(core, what, small.is_none())?;
         let id = core.next_array();
-        let largest = largest.and_then(|count| count.checked_mul(size_of::<T>()));
-        if let Some(bytes @ 1..=SMALL) = largest
-            && align_of::<T>() <= 64
-            && let Some((part, segment)) = take_part(core, bytes)?
-        {
-            let base = segment.memory().as_ptr().wrapping_add(part.offset);
-            #[expect(unsafe_code, reason = "clears memory that no rank uses yet")]
-            // SAFETY: inside the segment, and nobody's but this window's, which no rank has
-            // returned from making.
-            unsafe {
-                std::ptr::write_bytes(base, 0, part.len);
-            };
-            // Its parts are equally long everywhere, whatever the array has there.
-            serve::<T>(core, id, base, part.len / size_of::<T>());
-            core.barrier_in_turn(&what.signature::<T>(2))?;
-            return Ok(Self::new(core, id, segment, Some(part), base));
+        if let Some(bytes) = small {
+            if let Some((part, segment)) = take_part(core, bytes)? {
+                let base = segment.memory().as_ptr().wrapping_add(part.offset);
+                #[expect(unsafe_code, reason = "clears memory that no rank uses yet")]
+                // SAFETY: inside the segment, and nobody's but this window's, which no rank has
+                // returned from making.
+                unsafe {
+                    std::ptr::write_bytes(base, 0, part.len);
+                };
+                // Parts are equally long everywhere, whatever the array has there.
+                serve::<T>(core, id, base, part.len / size_of::<T>());
+                core.barrier_in_turn(&what.signature::<T>(2))?;
+                return Ok(Self::new(core, id, segment, Some(part), base));
+            }
+            meet::<T>(core, what, true)?;
         }
         let before = |memory: &crate::ucx::MemoryHandle| {
             serve::<T>(core, id, memory.as_ptr(), (what.counts)(core.rank));
@@ -163,6 +164,16 @@ impl Window {
         self.key::<T>(rank)?.put(offset, value)
     }
 
+    pub(crate) fn put_nb<T: Element>(
+        &self,
+        rank: usize,
+        offset: usize,
+        value: T,
+    ) -> Result<PutTicket> {
+        self.core.check()?;
+        self.key::<T>(rank)?.put_nb(offset, &[value])
+    }
+
     pub(crate) fn put_range<T: Element>(
         &self,
         rank: usize,
@@ -215,10 +226,10 @@ impl Window {
     fn ask_for_one<T: Element>(&self, rank: usize, offset: usize, work: Work<'_>) -> Result<T> {
         let mut asks = Asks::new(&self.core);
         let places = [offset as u64];
-        asks.post(rank, &self.name::<T>(), Places::Offsets(&places), work, 0)?;
+        asks.post(rank, &self.name::<T>(), Places::Offsets(&places), work)?;
         let answer = asks.next()?;
-        let bits = answer
-            .and_then(|answer| bytemuck::try_pod_read_unaligned::<T::Bits>(&answer.values).ok());
+        let bits =
+            answer.and_then(|bytes| bytemuck::try_pod_read_unaligned::<T::Bits>(&bytes).ok());
         from_bits(bits.ok_or_else(|| Error::new(ErrorKind::Ucx, "an empty answer"))?)
     }
 
@@ -266,7 +277,7 @@ fn take_part(core: &Core, bytes: usize) -> Result<Option<(Part, Arc<Segment>)>> 
         counts: &|_| SLAB / size_of::<u64>(),
     };
     let made =
-        meet::<u64>(core, &what).and_then(|()| Segment::allocate::<u64>(core, &what, |_| ()));
+        meet::<u64>(core, &what, true).and_then(|()| Segment::allocate::<u64>(core, &what, |_| ()));
     match made {
         Ok(segment) => core.pool().add(segment),
         // On all ranks alike: the array may still fit by itself.

@@ -15,6 +15,7 @@ mod index;
 mod modes;
 mod range;
 mod remote;
+mod request;
 mod section;
 mod update;
 
@@ -23,6 +24,7 @@ pub use build::{Boundary, Builder};
 pub use halo::Exchange;
 pub use index::{ArrayIndex, Owned};
 pub use modes::{LocalView, ReadView};
+pub use request::{Request, Scope};
 pub use update::Updates;
 
 use crate::dist::Layout;
@@ -242,6 +244,12 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     #[must_use]
     pub fn grid(&self) -> [usize; D] {
         self.layout.grid()
+    }
+
+    /// Ghost cells on each side of each dimension of a rank's elements.
+    #[must_use]
+    pub fn halo(&self) -> [usize; D] {
+        self.layout.halo()
     }
 
     /// The rank that holds `index`. No communication.

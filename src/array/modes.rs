@@ -106,6 +106,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     pub(super) fn enter(&mut self, name: &str, call: Call, mode: Mode) -> Result<()> {
         self.mode.check_open(name)?;
+        // What is under way and was forgotten must not touch memory that is borrowed soon.
+        self.window.core().settle()?;
         // Before the barrier: if it fails on this rank only, others may have entered.
         self.mode = mode;
         self.open = 0;
@@ -381,7 +383,7 @@ where
     /// This rank's elements and their ghost cells, writable.
     pub fn with_halo_mut(&mut self) -> ArrayViewMut<'_, T, Dim<[Ix; D]>> {
         let shape = self.array.layout.memory_shape(self.array.rank());
-        match ArrayViewMut::from_shape(shape, &mut **self) {
+        match ArrayViewMut::from_shape(shape, self) {
             Ok(view) => view,
             Err(_) => unreachable!("the memory has its own shape"),
         }

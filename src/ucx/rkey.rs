@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "calls UCX")]
 
 use super::endpoint::Endpoint;
+use super::flush::PutTicket;
 use super::memory::MemoryHandle;
 use super::request::{Posted, Request};
 use super::serialized::{SerializedRemoteKey, Shape};
@@ -165,7 +166,7 @@ impl RemoteKey {
         // SAFETY: mapped, and inside as just checked.
         let here = |base: NonNull<u8>| unsafe { base.add(byte_offset) };
         let pointer = self.pointer.map(here);
-        let aligned_there = serialized.base() % align_of::<T>() as u64 == 0;
+        let aligned_there = serialized.base().is_multiple_of(align_of::<T>() as u64);
         if !aligned_there || pointer.is_some_and(|here| !here.cast::<T>().is_aligned()) {
             return Err(Error::new(
                 ErrorKind::WrongElement,
@@ -351,6 +352,18 @@ impl RemoteKey {
             self.post_put(offset + number * piece, part)?;
         }
         Ok(())
+    }
+
+    /// As [`RemoteKey::put_range`]; what is returned tells when the values are in their place. As
+    /// many may be kept as you like, and dropped at any time.
+    ///
+    /// # Errors
+    /// As for [`RemoteKey::get`].
+    pub fn put_nb<T: Element>(&self, offset: usize, from: &[T]) -> Result<PutTicket> {
+        self.put_range(offset, from)?;
+        Ok(PutTicket::new(
+            self.pointer.is_none().then(|| self.endpoint()),
+        ))
     }
 
     /// Waits until everything written through keys of this worker is in its place.

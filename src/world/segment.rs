@@ -111,13 +111,17 @@ impl Segment {
     }
 }
 
-/// All ranks meet before anything is mapped: is there room on every node, and what can be unmapped
-/// since all have dropped it? Collective; the caller has the [turn](Core::turn).
+/// All ranks meet before anything is mapped: is there room on every node (if it is `new` memory that
+/// is wanted), and what can be unmapped since all have dropped it? Collective; the caller has the
+/// [turn](Core::turn).
 ///
 /// # Errors
 /// As [`Segment::allocate`].
-pub(crate) fn meet<T: Element>(core: &Core, what: &Memory<'_>) -> Result<()> {
-    let mut room = room_for::<T>(core, what.counts);
+pub(crate) fn meet<T: Element>(core: &Core, what: &Memory<'_>, new: bool) -> Result<()> {
+    let mut room = match new {
+        true => room_for::<T>(core, what.counts),
+        false => Ok(()),
+    };
     let mut news = core.graves().news();
     loop {
         let mine = Proposal { room, news };

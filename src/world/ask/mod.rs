@@ -9,9 +9,11 @@
 //! rank to one owner are carried out in the order in which they were posted.
 
 mod serve;
+mod settle;
 mod wire;
 
 pub(crate) use serve::{Desk, Served};
+pub(crate) use settle::Unsettled;
 pub(crate) use wire::{MemoryName, Places, Run, Work};
 
 use crate::element::{self, Element};
@@ -27,7 +29,8 @@ use std::sync::atomic::Ordering;
 const IN_FLIGHT: usize = 8;
 
 /// A set of requests in flight. It owns all that they use: dropping or forgetting it is harmless,
-/// and the requests are carried out all the same.
+/// and the requests are carried out all the same, but nobody knows when: a flush or a barrier does
+/// not wait for them.
 #[derive(Debug)]
 pub(crate) struct Asks {
     core: Arc<Core>,
@@ -35,29 +38,45 @@ pub(crate) struct Asks {
     parts: VecDeque<Part>,
     /// How many of them wait for their answer.
     in_flight: usize,
+    /// The answers of so many of the oldest have arrived.
+    arrived: usize,
 }
 
 /// One request.
 #[derive(Debug)]
 struct Part {
     rank: usize,
-    cookie: usize,
-    first: usize,
-    /// Bytes of values that the answer must have.
-    len: usize,
-    answer: Message,
-    arrived: bool,
+    stage: Stage,
 }
 
-/// The answer to one request.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    /// As it was posted.
-    pub(crate) cookie: usize,
-    /// Which of the posted elements the first is: of a large post there are several answers.
-    pub(crate) first: usize,
-    /// The elements' bytes; none for work that does not ask for them.
-    pub(crate) values: Vec<u8>,
+enum Stage {
+    /// For so many bytes of values.
+    Waiting(Message, usize),
+    Arrived(Result<Vec<u8>>),
+}
+
+impl Part {
+    /// Takes the answer, which is complete, or waits for it.
+    ///
+    /// # Errors
+    /// What ended the wait.
+    fn arrive(&mut self) -> Result<()> {
+        if let Stage::Waiting(answer, len) = &mut self.stage {
+            let len = *len;
+            answer
+                .wait_done()
+                .map_err(|error| during(self.rank, error))?;
+            let values = answer
+                .wait()
+                .and_then(|bytes| wire::open_answer(bytes, len))
+                .map_err(|error| during(self.rank, error));
+            // Of very many that are only "done" nothing is kept.
+            let values = values.map(|values| if len == 0 { Vec::new() } else { values });
+            self.stage = Stage::Arrived(values);
+        }
+        Ok(())
+    }
 }
 
 impl MemoryName {
@@ -78,6 +97,7 @@ impl Asks {
             core: core.clone(),
             parts: VecDeque::new(),
             in_flight: 0,
+            arrived: 0,
         }
     }
 
@@ -94,7 +114,6 @@ impl Asks {
         memory: &MemoryName,
         places: Places<'_>,
         work: Work<'_>,
-        cookie: usize,
     ) -> Result<()> {
         self.core.check()?;
         if self.core.served.is_none() {
@@ -123,7 +142,7 @@ impl Asks {
                 ),
             ));
         }
-        let (mut values, mut first) = (work.values(), 0);
+        let mut values = work.values();
         for piece in pieces {
             let (mine, rest) = values.split_at(piece.elements * bytes_each);
             let len = if kind.answers() {
@@ -131,19 +150,19 @@ impl Asks {
             } else {
                 0
             };
-            let part = (rank, cookie, first, len);
-            self.send(part, |ticket| {
+            self.send(rank, len, |ticket| {
                 wire::encode(ticket, memory, kind, &piece, mine)
             })?;
-            first += piece.elements;
             values = rest;
         }
         Ok(())
     }
 
+    /// Sends one request, whose answer has `len` bytes of values.
     fn send(
         &mut self,
-        (rank, cookie, first, len): (usize, usize, usize, usize),
+        rank: usize,
+        len: usize,
         request: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<()> {
         self.make_room()?;
@@ -162,11 +181,7 @@ impl Asks {
         }
         self.parts.push_back(Part {
             rank,
-            cookie,
-            first,
-            len,
-            answer,
-            arrived: false,
+            stage: Stage::Waiting(answer, len),
         });
         self.in_flight += 1;
         Ok(())
@@ -181,48 +196,54 @@ impl Asks {
         if self.in_flight < IN_FLIGHT {
             return Ok(());
         }
-        if let Some(part) = self.parts.iter_mut().find(|part| !part.arrived) {
-            part.answer
-                .wait_done()
-                .map_err(|error| during(part.rank, error))?;
-            part.arrived = true;
+        // The first that has not: see `look`.
+        if let Some(part) = self.parts.get_mut(self.arrived) {
+            part.arrive()?;
             self.in_flight -= 1;
+            self.arrived += 1;
         }
         Ok(())
     }
 
-    /// Notes which answers have arrived.
+    /// Takes the answers that have arrived.
     fn look(&mut self) -> Result<()> {
-        for part in self.parts.iter_mut().filter(|part| !part.arrived) {
-            if part.answer.is_done()? {
-                part.arrived = true;
-                self.in_flight -= 1;
+        let mut left = self.in_flight;
+        for part in self.parts.range_mut(self.arrived..) {
+            if left == 0 {
+                break;
+            }
+            if let Stage::Waiting(answer, _) = &mut part.stage {
+                left -= 1;
+                if answer.is_done()? {
+                    part.arrive()?;
+                    self.in_flight -= 1;
+                }
             }
         }
+        let arrived = |part: &&Part| matches!(part.stage, Stage::Arrived(_));
+        let more = self.parts.range(self.arrived..).take_while(arrived);
+        self.arrived += more.count();
         Ok(())
     }
 
-    /// The answer to the oldest request; waits for it. None when all have been given.
+    /// The elements' bytes in the answer to the oldest request, none for work that does not ask
+    /// for them; waits for it. None when all have been given.
     ///
     /// # Errors
     /// Why the owner refused it, or what ended the wait: that answer is then lost, others are not.
-    pub(crate) fn next(&mut self) -> Result<Option<Answer>> {
+    pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let Some(mut part) = self.parts.pop_front() else {
             return Ok(None);
         };
-        if !part.arrived {
+        self.arrived = self.arrived.saturating_sub(1);
+        if matches!(part.stage, Stage::Waiting(..)) {
             self.in_flight -= 1;
+            part.arrive()?;
         }
-        let values = part
-            .answer
-            .wait()
-            .and_then(|bytes| wire::open_answer(bytes, part.len))
-            .map_err(|error| during(part.rank, error))?;
-        Ok(Some(Answer {
-            cookie: part.cookie,
-            first: part.first,
-            values,
-        }))
+        match part.stage {
+            Stage::Arrived(values) => values.map(Some),
+            Stage::Waiting(..) => Err(Error::new(ErrorKind::Ucx, "an answer without an end")),
+        }
     }
 
     /// Waits for all answers of work that has none but "done".
@@ -253,9 +274,21 @@ impl Asks {
     }
 }
 
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let waiting = |part: &&Part| matches!(part.stage, Stage::Waiting(..));
+        for part in self.parts.iter().filter(waiting) {
+            self.core.may_forget(part.rank);
+        }
+    }
+}
+
 #[cold]
 fn during(rank: usize, error: Error) -> Error {
     error
         .context(format!("request to rank {rank}"))
         .with_peer(rank)
 }
+
+#[cfg(test)]
+mod tests;
