@@ -327,6 +327,10 @@ impl<'a, const D: usize> Geometry<'a, D> {
         let Some(parts) = self.layout.coordinates(rank) else {
             return Vec::new();
         };
+        // Also: an axis without indices has none that a ghost cell could stand for.
+        if self.layout.owned_len(rank) == 0 {
+            return Vec::new();
+        }
         // Along each axis: the parts that have this one's cells as ghosts, and itself.
         let takers: [Vec<usize>; D] = std::array::from_fn(|d| {
             let takes = |&part: &usize| {
