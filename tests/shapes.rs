@@ -54,10 +54,8 @@ fn check_places<T: Value, const D: usize>(
             assert_eq!(owned.shape(), last, "{case:?}");
         }
         if let Some(ranges) = owned.ranges() {
-            for d in 0..D {
-                assert_eq!(ranges[d].len(), owned.shape()[d]);
-                assert!(ranges[d].end <= case.shape[d]);
-            }
+            assert_eq!(ranges.each_ref().map(ExactSizeIterator::len), owned.shape());
+            assert!((0..D).all(|d| ranges[d].end <= case.shape[d]));
             assert!(
                 held.iter()
                     .all(|(_, index)| (0..D).all(|d| ranges[d].contains(&index[d])))

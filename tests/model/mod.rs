@@ -2,7 +2,14 @@
 //! nothing with the library but their wording.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "test numbers are small"
+)]
+
+pub(crate) mod ghosts;
 
 use bytemuck::{CheckedBitPattern, NoUninit};
 use pgas::testing::{Ranks, on_ranks};
