@@ -195,7 +195,11 @@ impl<'a, T: Element> Reads<'a, T> {
     fn take_get(&mut self, to: &mut [T]) -> Result<()> {
         if let Some((get, row)) = self.gets.pop_front() {
             let values = get.wait()?;
-            spread(to, row, values.into_iter().map(Ok))?;
+            if row.at_step == 1 && values.len() == row.count {
+                to[row.at..row.at + row.count].copy_from_slice(&values);
+            } else {
+                spread(to, row, values.into_iter().map(Ok))?;
+            }
         }
         Ok(())
     }
