@@ -57,7 +57,7 @@ mod world;
 
 pub use array::{
     ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, LocalView, Owned, ReadView,
-    Request, Scope, Updates,
+    Scope, Updates,
 };
 pub use atomic::{AtomicBits, AtomicElement, AtomicNumber, NativeAtomic};
 pub use dist::Dist;
@@ -65,4 +65,4 @@ pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
 pub use operator::{BitOp, Number, Op, Operator};
 pub use span::{Section, Span, span};
-pub use world::World;
+pub use world::{Any, Envelope, Request, Source, Tag, World};

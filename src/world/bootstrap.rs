@@ -12,6 +12,7 @@ use super::control::Launcher;
 use super::engine::Engine;
 use super::graves::Graves;
 use super::identity::{Identity, barriers};
+use super::messages::Mailbox;
 use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
 use super::pool::Pool;
@@ -190,6 +191,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         turn: Mutex::default(),
         next_ticket: AtomicU64::new(0),
         unsettled: Unsettled::default(),
+        to_self: Mailbox::default(),
         graves: Graves::new(served.clone(), pool.clone()),
         pool,
         served,

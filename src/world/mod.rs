@@ -9,20 +9,26 @@ mod engine;
 mod future;
 mod graves;
 mod identity;
+mod messages;
 mod node;
 mod peers;
 mod pool;
 mod progress;
 mod reduce;
+mod request;
 mod room;
 mod segment;
 mod signature;
 mod thread;
 
+pub use messages::{Any, Envelope, Source, Tag};
+pub use request::Request;
+
 pub(crate) use ask::{Asks, MemoryName, Places, Run, Work};
 pub(crate) use graves::{Grave, unmap};
 pub(crate) use peers::Peers;
 pub(crate) use pool::{Part, SLAB, SMALL};
+pub(crate) use request::Pending;
 pub(crate) use segment::{Memory, Segment, meet};
 pub(crate) use signature::{Call, Signature};
 
@@ -74,6 +80,8 @@ pub(crate) struct Core {
     /// Of the next request to an owner.
     next_ticket: AtomicU64,
     unsettled: ask::Unsettled,
+    /// Messages to itself.
+    to_self: messages::Mailbox,
     /// Held by the thread whose collective it is.
     turn: Mutex<()>,
     // The order of the fields is the order of their end: memory of dropped arrays, then what
