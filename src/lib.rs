@@ -63,6 +63,6 @@ pub use atomic::{AtomicBits, AtomicElement, AtomicNumber, NativeAtomic};
 pub use dist::Dist;
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
-pub use operator::{BitOp, Number, Op, Operator};
+pub use operator::{BitOp, Combine, Number, Op, Operator};
 pub use span::{Section, Span, span};
-pub use world::{Any, Envelope, Request, Source, Tag, World};
+pub use world::{Any, Envelope, Ragged, Request, Source, Tag, World};

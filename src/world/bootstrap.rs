@@ -24,7 +24,7 @@ use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use ucxrun::client::Control;
@@ -190,6 +190,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),
         next_ticket: AtomicU64::new(0),
+        next_part: AtomicU32::new(0),
         unsettled: Unsettled::default(),
         to_self: Mailbox::default(),
         graves: Graves::new(served.clone(), pool.clone()),

@@ -1,7 +1,8 @@
 //! Messages from one rank to another, by UCX's tag matching.
 //!
-//! A message's tag in UCX says that it is one of these (bit 62), its sender (30 bits) and the tag
-//! that the program gave it (32 bits). Its last bytes, the *label*, say what is in it.
+//! A message's tag in UCX says that it is one of these (bit 62), whether it is a part of a
+//! collective (bit 61), its sender (29 bits) and the tag that the program gave it, or the number of
+//! the collective (32 bits). The last bytes of a program's message, the *label*, say what is in it.
 
 use super::collective::{decode, encode};
 use super::request::{Pending, Request};
@@ -13,11 +14,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A message of this file. Tags of collectives and of answers do not have this bit.
 const MESSAGE: u64 = 1 << 62;
-const SENDER: u64 = (1 << 30) - 1;
+/// One that is a part of a collective.
+const PART: u64 = 1 << 61;
+const SENDER: u64 = (1 << 29) - 1;
 
 /// Any sender, or any tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,7 +164,11 @@ fn open(bytes: &[u8], expected: [u8; LABEL], envelope: Envelope) -> Result<&[u8]
     .with_peer(envelope.source))
 }
 
-fn values_of<T: Element>(content: &[u8]) -> Result<Vec<T>> {
+pub(super) fn bytes_of<T: Element>(values: &[T]) -> Vec<u8> {
+    bytemuck::cast_slice(values).to_vec()
+}
+
+pub(super) fn values_of<T: Element>(content: &[u8]) -> Result<Vec<T>> {
     let mut bits = bytemuck::allocation::zeroed_vec::<T::Bits>(content.len() / size_of::<T>());
     // Bits accept any bytes.
     for (bits, bytes) in bits.iter_mut().zip(content.chunks_exact(size_of::<T>())) {
@@ -447,6 +455,42 @@ impl Core {
         Ok(Request::waiting(self, message))
     }
 
+    /// The number of the next collective that has parts. The caller has the
+    /// [`turn`](Core::turn), so it is the same on all ranks.
+    pub(super) fn next_part(&self) -> u32 {
+        self.next_part.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Starts to send a part of a collective.
+    pub(super) fn send_part(
+        &self,
+        to: usize,
+        part: u32,
+        bytes: Vec<u8>,
+    ) -> Result<Request<'_, ()>> {
+        let endpoint = self.peers.for_messages(to)?;
+        let tag = MESSAGE | PART | (self.rank as u64 & SENDER) << 32 | u64::from(part);
+        let message = self
+            .worker
+            .post_send(endpoint, tag, bytes)
+            .map_err(|error| error.context(format!("part to rank {to}")).with_peer(to))?;
+        Ok(Request::waiting(self, message))
+    }
+
+    /// Receives the part that rank `from` has sent.
+    pub(super) fn receive_part(&self, from: usize, part: u32) -> Result<Vec<u8>> {
+        let tags = Tags {
+            tag: MESSAGE | PART | (from as u64 & SENDER) << 32 | u64::from(part),
+            mask: u64::MAX,
+        };
+        let part = self.receive_tags(tags);
+        part.map(|(_, bytes)| bytes).map_err(|error| {
+            error
+                .context(format!("part from rank {from}"))
+                .with_peer(from)
+        })
+    }
+
     fn receive(&self, from: Source, tag: Tag) -> Result<(Vec<u8>, Envelope)> {
         self.check()?;
         let tags = self.tags(from, tag)?;
@@ -469,10 +513,10 @@ impl Core {
     }
 
     fn tags(&self, from: Source, tag: Tag) -> Result<Tags> {
-        // Bits 62 and 63 in any case.
+        // What it is in any case.
         let mut tags = Tags {
             tag: MESSAGE,
-            mask: 3 << 62,
+            mask: 1 << 63 | MESSAGE | PART,
         };
         if let Source::Rank(rank) = from {
             self.check_rank("receive from", rank)?;

@@ -14,13 +14,13 @@ mod node;
 mod peers;
 mod pool;
 mod progress;
-mod reduce;
 mod request;
 mod room;
 mod segment;
 mod signature;
 mod thread;
 
+pub use collective::Ragged;
 pub use messages::{Any, Envelope, Source, Tag};
 pub use request::Request;
 
@@ -44,7 +44,7 @@ use pool::Pool;
 use progress::Service;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thread::{die_without_launcher, spawn};
@@ -79,6 +79,8 @@ pub(crate) struct Core {
     next_array: AtomicU64,
     /// Of the next request to an owner.
     next_ticket: AtomicU64,
+    /// Of collectives whose parts travel from rank to rank.
+    next_part: AtomicU32,
     unsettled: ask::Unsettled,
     /// Messages to itself.
     to_self: messages::Mailbox,
