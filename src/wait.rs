@@ -1,6 +1,9 @@
 //! Waiting: spin briefly, give the core away, then sleep; never past a deadline or a failure.
 
 use crate::error::{Error, ErrorKind, Result};
+use rustix::fs::Timespec;
+use rustix::io;
+use rustix::thread::futex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -133,5 +136,21 @@ impl Limits {
             .get()
             .cloned()
             .unwrap_or_else(|| Error::new(ErrorKind::PeerFailed, "the job has failed"))
+    }
+}
+
+/// Wakes all that [`sleep_on`] a word, in any process.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    // Only fails for addresses that are not mapped.
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// Sleeps until somebody wakes `word`, if it is still `seen`; for `nap` at most.
+pub(crate) fn sleep_on(word: &AtomicU32, seen: u32, nap: Duration) {
+    let timeout = Timespec::try_from(nap).ok();
+    match futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref()) {
+        // Changed already, woken, timed out or interrupted: the caller looks again.
+        Ok(()) | Err(io::Errno::AGAIN | io::Errno::TIMEDOUT | io::Errno::INTR) => {}
+        Err(_) => std::thread::yield_now(),
     }
 }

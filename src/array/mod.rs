@@ -359,6 +359,16 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         self.window.close()
     }
 
+    /// The address of the element at `index`, if it is mapped.
+    pub(crate) fn mapped(&self, index: [usize; D]) -> Result<Option<*mut u8>> {
+        let (rank, offset) = self.locate("signal", index)?;
+        self.element_of(rank, offset)
+    }
+
+    pub(crate) fn core_of(&self) -> &Core {
+        self.window.core()
+    }
+
     fn rank(&self) -> usize {
         self.window.core().rank
     }

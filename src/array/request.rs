@@ -29,14 +29,14 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let (rank, offset) = self.locate_open("get_async", index)?;
         if let Some(at) = self.element_of(rank, offset)? {
             // SAFETY: a mapped element of this array.
-            return Ok(Request::done(self.core(), unsafe { element::load(at) }?));
+            return Ok(Request::done(self.core_of(), unsafe { element::load(at) }?));
         }
         let get = self
             .window
             .get_nb(rank, offset, 1)
             .map_err(|error| during("get_async", index, rank, error))?;
         get.may_be_forgotten()?;
-        Ok(Request::waiting(self.core(), get))
+        Ok(Request::waiting(self.core_of(), get))
     }
 
     /// Starts [`GlobalArray::put`]: the request is done when the value is in its place. Does not
@@ -50,13 +50,13 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         if let Some(at) = self.element_of(rank, offset)? {
             // SAFETY: a mapped element of this array.
             unsafe { element::store(at, value) };
-            return Ok(Request::done(self.core(), ()));
+            return Ok(Request::done(self.core_of(), ()));
         }
         let put = self
             .window
             .put_nb(rank, offset, value)
             .map_err(|error| during("put_async", index, rank, error))?;
-        Ok(Request::waiting(self.core(), put))
+        Ok(Request::waiting(self.core_of(), put))
     }
 
     /// Starts [`GlobalArray::gather`]. One-sided; does not wait.
@@ -71,7 +71,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             values,
         };
         gather.is_done()?;
-        Ok(Request::waiting(self.core(), gather))
+        Ok(Request::waiting(self.core_of(), gather))
     }
 
     fn section_async(&self, slices: [Slice; D]) -> Result<Request<'_, Vec<T>>> {
@@ -82,11 +82,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         };
         self.load_mapped(slices, &mut section.values, &mut section.reads)?;
         section.reads.flush(&mut section.values)?;
-        Ok(Request::waiting(self.core(), section))
-    }
-
-    fn core(&self) -> &Core {
-        self.window.core()
+        Ok(Request::waiting(self.core_of(), section))
     }
 }
 

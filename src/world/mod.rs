@@ -291,6 +291,20 @@ impl Core {
         Ok(())
     }
 
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether all ranks share memory.
+    pub(crate) fn is_one_node(&self) -> bool {
+        self.nodes.count() == 1
+    }
+
+    /// Lets what is under way go on.
+    pub(crate) fn progress(&self) -> Result<()> {
+        self.worker.progress().map(drop)
+    }
+
     /// The longest that one wait may take.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.limits.timeout()

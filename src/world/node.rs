@@ -16,13 +16,10 @@
 use super::signature::{Call, Signature};
 use crate::error::Result;
 use crate::ucx::{MemoryHandle, RemoteKey};
-use crate::wait::{Limits, Patience};
-use rustix::fs::Timespec;
-use rustix::io;
+use crate::wait::{Limits, Patience, sleep_on, wake_all};
 use rustix::thread::futex;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 /// Most bytes that one member contributes to one meeting.
 pub(super) const SLOT: usize = 64 << 10;
@@ -295,7 +292,7 @@ impl Block {
         // SeqCst: visible before the sleepers are counted, see `wait_release`.
         self.release_flag().store(sequence, Ordering::SeqCst);
         if self.sleepers().load(Ordering::SeqCst) != 0 {
-            let _ = futex::wake(self.release_flag(), futex::Flags::empty(), i32::MAX as u32);
+            wake_all(self.release_flag());
         }
     }
 
@@ -332,15 +329,5 @@ impl Block {
             _ => Verdict::Failed,
         };
         Ok(read(verdict, data))
-    }
-}
-
-/// Sleeps until somebody wakes `word`, if it is still `seen`; for `nap` at most.
-fn sleep_on(word: &AtomicU32, seen: u32, nap: Duration) {
-    let timeout = Timespec::try_from(nap).ok();
-    match futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref()) {
-        // Changed already, woken, timed out or interrupted: the caller looks again.
-        Ok(()) | Err(io::Errno::AGAIN | io::Errno::TIMEDOUT | io::Errno::INTR) => {}
-        Err(_) => std::thread::yield_now(),
     }
 }
