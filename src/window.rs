@@ -47,6 +47,7 @@ impl Window {
     /// # Errors
     /// [`ErrorKind::NoRoom`] on all ranks if one has too little room, naming what is wanted and
     /// what is free; else as a barrier.
+    #[track_caller]
     pub(crate) fn allocate<T: Element>(
         core: &Arc<Core>,
         what: &Memory<'_>,
@@ -239,6 +240,7 @@ impl Window {
     }
 
     /// Unmaps on all ranks. Collective.
+    #[track_caller]
     pub(crate) fn close(mut self) -> Result<()> {
         let signature = Signature::new(Call::CloseArray).count(index(self.id));
         self.core.barrier(&signature)?;
@@ -267,6 +269,7 @@ impl Drop for Window {
 
 /// A part of the pool for so many bytes on each rank. Collective; None where there is no room for
 /// another shared segment.
+#[track_caller]
 fn take_part(core: &Core, bytes: usize) -> Result<Option<(Part, Arc<Segment>)>> {
     if let Some(found) = core.pool().take(bytes) {
         return Ok(Some(found));

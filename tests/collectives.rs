@@ -194,12 +194,18 @@ fn calls_that_do_not_go_together() {
 fn a_rank_that_does_not_come_is_named() {
     let started = Instant::now();
     let outcome = Ranks::new(3).env("PGAS_TIMEOUT", "1").outcome(|world| {
+        world.all_reduce(1, Op::Sum)?;
         if world.rank() == 1 {
             std::thread::sleep(Duration::from_secs(20));
         }
         let error = world.barrier().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-        assert!(error.to_string().contains("rank 1"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("rank 1"), "{text}");
+        if world.node_ranks().len() == 3 && world.rank() == 0 {
+            let last = "(last seen in all_reduce of 1 elements at tests/collectives.rs:";
+            assert!(text.contains(last), "{text}");
+        }
         let again = world.barrier().unwrap_err();
         assert!(again.to_string().contains("after a failed"), "{again}");
         Err(error)
@@ -207,10 +213,39 @@ fn a_rank_that_does_not_come_is_named() {
     assert!(!outcome.success());
     let text = outcome.to_string();
     assert!(
-        text.contains("barrier: rank 1 did not come within 1s"),
+        text.contains("barrier: rank 1") && text.contains("did not come within 1s"),
         "{text}"
     );
     assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+/// Both lines, whichever rank reads it, also for what a function of the library calls in turn.
+#[test]
+fn calls_that_do_not_go_together_are_found_in_the_source() {
+    on_ranks(4, |world| {
+        let line = line!() + 2;
+        let error = match world.rank() {
+            0 | 1 => world.arg_max(1.5).unwrap_err(),
+            _ => GlobalArray::<u8, 2>::new(world, [3, 4]).unwrap_err(),
+        };
+        let text = error.to_string();
+        for line in [line, line + 1] {
+            let place = format!("tests/collectives.rs:{line}");
+            assert!(text.contains(&place), "{place}: {text}");
+        }
+        let mut array = GlobalArray::<u8>::new(world, 3)?;
+        let line = line!() + 2;
+        let error = match world.rank() {
+            0 => array.read().unwrap_err(),
+            _ => array.local().unwrap_err(),
+        };
+        let text = error.to_string();
+        for line in [line, line + 1] {
+            let place = format!("tests/collectives.rs:{line}");
+            assert!(text.contains(&place), "{place}: {text}");
+        }
+        Ok(())
+    });
 }
 
 /// Ranks that wait use no processor time to speak of.

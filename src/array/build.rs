@@ -84,6 +84,7 @@ impl<'a, T: Element, const D: usize> Builder<'a, T, D> {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] on all ranks for a distribution or grid that does not fit;
     /// else as [`GlobalArray::new`].
+    #[track_caller]
     pub fn build(self) -> Result<GlobalArray<T, D>> {
         element::zeroed::<T>()?;
         self.allocate()
@@ -96,6 +97,7 @@ impl<'a, T: Element, const D: usize> Builder<'a, T, D> {
     ///
     /// # Errors
     /// As [`Builder::build`].
+    #[track_caller]
     pub fn from_fn<I: ArrayIndex<D>>(
         self,
         mut value: impl FnMut(I) -> T,
@@ -107,6 +109,7 @@ impl<'a, T: Element, const D: usize> Builder<'a, T, D> {
         Ok(array)
     }
 
+    #[track_caller]
     pub(super) fn allocate(self) -> Result<GlobalArray<T, D>> {
         let core = self.world.core();
         let layout = Layout::new(&self.plan, core.size).map_err(|reason| {

@@ -106,6 +106,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// wanted and what is free; [`ErrorKind::InvalidValue`] if zero bytes are no `T`;
     /// [`ErrorKind::Mismatch`] if ranks disagree on shape, distribution or `T`; else as
     /// [`World::barrier`].
+    #[track_caller]
     pub fn new(world: &World, shape: impl ArrayIndex<D>) -> Result<Self> {
         Self::builder(world, shape).build()
     }
@@ -126,6 +127,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// As [`GlobalArray::new`].
+    #[track_caller]
     pub fn from_fn<I: ArrayIndex<D>>(
         world: &World,
         shape: I,
@@ -155,6 +157,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     }
 
     /// The array before its first values, all bytes zero.
+    #[track_caller]
     fn allocate(
         core: &Arc<Core>,
         layout: Layout<D>,
@@ -355,6 +358,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// As [`World::barrier`]; the memory then stays until the program ends.
+    #[track_caller]
     pub fn close(self) -> Result<()> {
         self.window.close()
     }

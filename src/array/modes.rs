@@ -104,6 +104,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         Ok(view)
     }
 
+    #[track_caller]
     pub(super) fn enter(&mut self, name: &str, call: Call, mode: Mode) -> Result<()> {
         self.mode.check_open(name)?;
         // What is under way and was forgotten must not touch memory that is borrowed soon.
@@ -123,6 +124,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     }
 
     /// Ends the mode on all ranks. Collective.
+    #[track_caller]
     pub(super) fn leave(&mut self) -> Result<()> {
         let signature = Signature::new(Call::EndMode).count(window::index(self.window.id));
         self.window.core().barrier(&signature)?;
@@ -416,6 +418,7 @@ macro_rules! view {
             ///
             /// # Errors
             /// As [`World::barrier`](crate::World::barrier); the array then stays in this mode.
+            #[track_caller]
             pub fn close(mut self) -> Result<()> {
                 self.ended = true;
                 self.array.leave()

@@ -17,6 +17,7 @@ impl<T: Element> GlobalArray<T> {
     ///
     /// # Errors
     /// As [`GlobalArray::new`].
+    #[track_caller]
     pub fn from_local(world: &World, local: &[T]) -> Result<Self> {
         let core = world.core();
         let signature = Signature::new(Call::FromLocal).element::<T>();

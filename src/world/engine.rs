@@ -52,6 +52,8 @@ struct State {
 struct Up {
     rank: usize,
     signature: Signature,
+    /// Where that rank's program calls it.
+    place: String,
     /// Why the subtree's ranks do not agree, if they do not.
     mismatch: Option<String>,
     /// Node and bytes. One part unless they are to be put one after another.
@@ -198,8 +200,13 @@ impl Engine {
                 let Some(other) = block.signature(member) else {
                     return Some(format!("rank {} called something unknown", ranks[member]));
                 };
-                (other != *signature)
-                    .then(|| mismatch((self.rank, signature), (ranks[member], &other)))
+                (other != *signature).then(|| {
+                    let (here, there) = (signature.place(), block.place_of(member));
+                    mismatch(
+                        (self.rank, signature, &here.to_string()),
+                        (ranks[member], &other, &there.to_string()),
+                    )
+                })
             });
         }
         let mut data = Vec::new();
@@ -270,7 +277,10 @@ impl Engine {
                 disagreement = up.mismatch;
             }
             if disagreement.is_none() && up.signature != *signature {
-                disagreement = Some(mismatch((self.rank, signature), (up.rank, &up.signature)));
+                disagreement = Some(mismatch(
+                    (self.rank, signature, &signature.place().to_string()),
+                    (up.rank, &up.signature, &up.place),
+                ));
             }
             if disagreement.is_none() {
                 self.combine_parts(&mut parts, up.parts, combine);
@@ -290,6 +300,7 @@ impl Engine {
             let up = Up {
                 rank: self.rank,
                 signature: *signature,
+                place: signature.place().to_string(),
                 mismatch: disagreement,
                 parts,
             };
@@ -400,7 +411,13 @@ impl Engine {
         }
         let ranks: Vec<_> = block
             .absent(sequence)
-            .map(|member| self.nodes.mine()[member].to_string())
+            .map(|member| {
+                let rank = self.nodes.mine()[member];
+                match block.last_seen(member, sequence) {
+                    Some((last, place)) => format!("{rank} (last seen in {last}{place})"),
+                    None => rank.to_string(),
+                }
+            })
             .collect();
         let limit = self.limits.timeout().unwrap_or_default();
         let who = if ranks.is_empty() {

@@ -13,10 +13,12 @@
 
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
-use super::signature::{Call, Signature};
+use super::signature::{Call, Place, Signature};
+use crate::element;
 use crate::error::Result;
 use crate::ucx::{MemoryHandle, RemoteKey};
 use crate::wait::{Limits, Patience, sleep_on, wake_all};
+use bytemuck::{Pod, Zeroable};
 use rustix::thread::futex;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,12 +41,13 @@ pub(super) enum Verdict {
     Failed = 2,
 }
 
-// The block: a line for the release, one for the bell, one for each member, then the members'
+// The block: a line for the release, one for the bell, two for each member, then the members'
 // slots, then the result. A line is a cache line:
 //
 //   release line   flag, sleepers (u32 each) | Released | inline result
 //   bell line      bell, leader sleeps (u32 each)
 //   member's line  flag (u32) | Arrived | inline contribution
+//   and one more   Place: where the member's program calls
 const LINE: usize = 64;
 const HEADER: usize = 8;
 const INLINE_AT: usize = LINE - INLINE;
@@ -59,7 +62,7 @@ struct Released {
 
 /// What a member says with its contribution.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Pod, Zeroable)]
 struct Arrived {
     len: u32,
     call: u16,
@@ -70,11 +73,29 @@ struct Arrived {
     element: u64,
 }
 
+impl Arrived {
+    fn signature(&self) -> Option<Signature> {
+        Some(Signature {
+            call: Call::from_number(self.call)?,
+            detail: self.detail,
+            count: self.count,
+            element: self.element,
+            site: None,
+        })
+    }
+}
+
 const _: () = assert!(HEADER + size_of::<Arrived>() <= INLINE_AT);
+const _: () = assert!(size_of::<Place>() <= LINE);
+
+/// Bytes of the lines of a block for `members`.
+fn lines(members: usize) -> usize {
+    (2 + 2 * members) * LINE
+}
 
 /// Eight-byte words that a block for `members` needs.
 pub(super) fn words(members: usize) -> usize {
-    (2 * LINE + members * (LINE + SLOT) + RESULT) / 8
+    (lines(members) + members * SLOT + RESULT) / 8
 }
 
 /// Keeps the block's memory in this process.
@@ -139,15 +160,15 @@ impl Block {
     }
 
     fn line(&self, member: usize) -> usize {
-        (2 + member) * LINE
+        (2 + 2 * member) * LINE
     }
 
     fn slot_data(&self, member: usize) -> *mut u8 {
-        self.at((2 + self.members) * LINE + member * SLOT)
+        self.at(lines(self.members) + member * SLOT)
     }
 
     fn result_data(&self) -> *mut u8 {
-        self.at((2 + self.members) * LINE + self.members * SLOT)
+        self.at(lines(self.members) + self.members * SLOT)
     }
 
     /// The flag at `offset`, which is only ever accessed as an atomic.
@@ -180,6 +201,10 @@ impl Block {
 
     fn arrived(&self, member: usize) -> *mut Arrived {
         self.at(self.line(member) + HEADER).cast()
+    }
+
+    fn place(&self, member: usize) -> *mut Place {
+        self.at(self.line(member) + LINE).cast()
     }
 
     fn released(&self) -> *mut Released {
@@ -218,6 +243,8 @@ impl Block {
         };
         // SAFETY: my line; nobody reads it between the last release and the flag below.
         unsafe { self.arrived(self.me).write(arrived) };
+        // SAFETY: as above.
+        unsafe { self.place(self.me).write(signature.place()) };
         let to = self.contribution_place(self.me, data.len());
         // SAFETY: the place holds so many bytes, and is mine to write until the flag is set.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
@@ -258,13 +285,32 @@ impl Block {
     /// What `member` calls. To be used by the leader, between waiting and release.
     pub(super) fn signature(&self, member: usize) -> Option<Signature> {
         // SAFETY: the member has arrived, so it does not write until the release.
-        let arrived = unsafe { self.arrived(member).read() };
-        Some(Signature {
-            call: Call::from_number(arrived.call)?,
-            detail: arrived.detail,
-            count: arrived.count,
-            element: arrived.element,
-        })
+        unsafe { self.arrived(member).read() }.signature()
+    }
+
+    /// Where `member` calls it. To be used by the leader, between waiting and release.
+    pub(super) fn place_of(&self, member: usize) -> Place {
+        // SAFETY: the member has arrived, so it does not write until the release.
+        unsafe { self.place(member).read() }
+    }
+
+    /// What a member that is absent from meeting `sequence` called last, and where, if it was at
+    /// the meeting before: it writes nothing until it comes.
+    pub(super) fn last_seen(&self, member: usize, sequence: u32) -> Option<(Signature, Place)> {
+        let flag = self.slot_flag(member).load(Ordering::Acquire);
+        if flag != sequence.wrapping_sub(1) || flag == 0 {
+            return None;
+        }
+        // It may come just now: what is copied is then a mix of old and new, of words and text.
+        let mut lines = [0_u8; 2 * LINE];
+        let from = self.at(self.line(member));
+        // SAFETY: the member's two lines are in the block, and as long; the copy is one that may
+        // meet a writer.
+        unsafe { element::copy(lines.as_mut_ptr(), from, lines.len()) };
+        let arrived = HEADER..HEADER + size_of::<Arrived>();
+        let arrived: Arrived = bytemuck::pod_read_unaligned(&lines[arrived]);
+        let place = bytemuck::pod_read_unaligned(&lines[LINE..LINE + size_of::<Place>()]);
+        Some((arrived.signature()?, place))
     }
 
     /// What `member` contributed. To be used by the leader, between waiting and release.

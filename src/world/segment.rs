@@ -38,6 +38,7 @@ struct Proposal {
 
 impl Memory<'_> {
     /// What a rank says in step `step` of the allocation for elements of type `T`.
+    #[track_caller]
     pub(crate) fn signature<T: Element>(&self, step: u32) -> Signature {
         let mut signature = Signature::new(Call::NewArray)
             .count(self.len)
@@ -57,6 +58,7 @@ impl Segment {
     /// # Errors
     /// [`ErrorKind::NoRoom`] on all ranks if one has too little room, naming what is wanted and
     /// what is free; else as a barrier.
+    #[track_caller]
     pub(crate) fn allocate<T: Element>(
         core: &Core,
         what: &Memory<'_>,
@@ -117,6 +119,7 @@ impl Segment {
 ///
 /// # Errors
 /// As [`Segment::allocate`].
+#[track_caller]
 pub(crate) fn meet<T: Element>(core: &Core, what: &Memory<'_>, new: bool) -> Result<()> {
     let mut room = match new {
         true => room_for::<T>(core, what.counts),

@@ -1,8 +1,10 @@
 //! What a rank says of the collective it calls, so that a mismatch is found, not computed with.
 
 use crate::element::Element;
+use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::panic::Location;
 
 /// The collectives, in the sense of "must be called by all ranks together".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +64,7 @@ impl Call {
 /// One rank's description of its call; equal on all ranks of a correct program.
 ///
 /// Plain words, so that it fits a cache line of shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Signature {
     pub(crate) call: Call,
     /// The root rank, the operator, or the step of a call that takes several exchanges.
@@ -71,15 +73,36 @@ pub(crate) struct Signature {
     pub(crate) count: u64,
     /// Size and name of the element type; 0 where there is none.
     pub(crate) element: u64,
+    /// Where this rank's program calls it. Not a part of what ranks must agree on.
+    #[serde(skip)]
+    pub(crate) site: Option<&'static Location<'static>>,
+}
+
+impl PartialEq for Signature {
+    fn eq(&self, other: &Self) -> bool {
+        (self.call, self.detail, self.count, self.element)
+            == (other.call, other.detail, other.count, other.element)
+    }
 }
 
 impl Signature {
+    /// Of the place that calls, through functions that say `#[track_caller]`.
+    #[track_caller]
     pub(crate) fn new(call: Call) -> Self {
         Self {
             call,
             detail: 0,
             count: 0,
             element: 0,
+            site: Some(Location::caller()),
+        }
+    }
+
+    /// Where it is called, for people.
+    pub(super) fn place(&self) -> Place {
+        match self.site {
+            Some(site) => Place::new(site.file(), site.line()),
+            None => Place::NOWHERE,
         }
     }
 
@@ -128,9 +151,49 @@ impl fmt::Display for Signature {
     }
 }
 
-/// Why `mine` and `other` do not go together, naming both ranks.
-pub(super) fn mismatch(mine: (usize, &Signature), other: (usize, &Signature)) -> String {
-    let ((a, one), (b, two)) = (mine, other);
+/// A line of a source file, small enough for shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Place {
+    line: u32,
+    /// The end of the file's name, and zeros.
+    file: [u8; FILE],
+}
+
+/// With the line a cache line.
+const FILE: usize = 60;
+
+impl Place {
+    pub(super) const NOWHERE: Self = Self {
+        line: 0,
+        file: [0; FILE],
+    };
+
+    fn new(name: &str, line: u32) -> Self {
+        let mut file = [0; FILE];
+        let name = name.as_bytes();
+        let name = &name[name.len().saturating_sub(FILE)..];
+        file[..name.len()].copy_from_slice(name);
+        Self { line, file }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line == 0 {
+            return Ok(());
+        }
+        let file = String::from_utf8_lossy(&self.file);
+        write!(f, " at {}:{}", file.trim_end_matches('\0'), self.line)
+    }
+}
+
+/// Why the calls of two ranks do not go together: each is a rank, its call, and where.
+pub(super) fn mismatch(
+    mine: (usize, &Signature, &str),
+    other: (usize, &Signature, &str),
+) -> String {
+    let ((a, one, here), (b, two, there)) = (mine, other);
     let why = if one.call == two.call && one.count == two.count && one.element != two.element {
         " with another element type"
     } else if one.call == two.call && one.count == two.count && one.call == Call::NewArray {
@@ -140,5 +203,5 @@ pub(super) fn mismatch(mine: (usize, &Signature), other: (usize, &Signature)) ->
     } else {
         ""
     };
-    format!("rank {a} called {one} while rank {b} called {two}{why}")
+    format!("rank {a} called {one}{here} while rank {b} called {two}{there}{why}")
 }

@@ -26,6 +26,7 @@ impl World {
     /// [`ErrorKind::Mismatch`] on all ranks if some called another collective;
     /// [`ErrorKind::Timeout`] naming ranks that did not come within the
     /// [time limit](World#time-limit); [`ErrorKind::PeerFailed`].
+    #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         self.core.barrier(&Signature::new(Call::Barrier))
     }
@@ -36,6 +37,7 @@ impl World {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`World::barrier`].
+    #[track_caller]
     pub fn broadcast<T: Element>(&self, root: usize, value: T) -> Result<T> {
         let mut one = [value];
         self.broadcast_slice(root, &mut one)?;
@@ -48,6 +50,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::broadcast`]. On error `values` is unchanged or partly filled, each element whole.
+    #[track_caller]
     pub fn broadcast_slice<T: Element>(&self, root: usize, values: &mut [T]) -> Result<()> {
         let core = &self.core;
         core.check_root("broadcast", root)?;
@@ -72,6 +75,7 @@ impl World {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] on all ranks if `root` gives none, if there is no such root,
     /// or if it cannot be encoded or decoded; else as [`World::barrier`].
+    #[track_caller]
     pub fn broadcast_obj<T: Serialize + DeserializeOwned>(
         &self,
         root: usize,
@@ -115,6 +119,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn all_gather<T: Element>(&self, value: T) -> Result<Vec<T>> {
         self.all_gather_slice(&[value])
     }
@@ -125,6 +130,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn all_gather_slice<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         let signature = Signature::new(Call::AllGather)
             .count(values.len())
@@ -141,6 +147,7 @@ impl World {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded; else as [`World::barrier`].
+    #[track_caller]
     pub fn all_gather_obj<T: Serialize + DeserializeOwned>(&self, object: &T) -> Result<Vec<T>> {
         let signature = Signature::new(Call::AllGather).detail(1);
         let blob = encode(object)?;

@@ -19,6 +19,7 @@ impl World {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`World::barrier`].
+    #[track_caller]
     pub fn gather<T: Element>(&self, root: usize, values: &[T]) -> Result<Option<Ragged<T>>> {
         self.core.check_root("gather", root)?;
         let signature = Signature::new(Call::Gather).detail(root).element::<T>();
@@ -32,6 +33,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::gather`]; [`ErrorKind::InvalidArgument`] if one cannot be encoded or decoded.
+    #[track_caller]
     pub fn gather_obj<T: Serialize + DeserializeOwned>(
         &self,
         root: usize,
@@ -50,6 +52,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn all_gather_ragged<T: Element>(&self, values: &[T]) -> Result<Ragged<T>> {
         let signature = Signature::new(Call::AllGather).detail(2).element::<T>();
         let _turn = self.core.turn()?;
@@ -67,6 +70,7 @@ impl World {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is no such root, and on all ranks if it gives no
     /// rows or not one for each rank; else as [`World::barrier`].
+    #[track_caller]
     pub fn scatter<T: Element>(&self, root: usize, rows: Option<&Ragged<T>>) -> Result<Vec<T>> {
         self.core.check_root("scatter", root)?;
         let signature = Signature::new(Call::Scatter).detail(root).element::<T>();
@@ -78,6 +82,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::scatter`]; [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded.
+    #[track_caller]
     pub fn scatter_obj<T: Serialize + DeserializeOwned>(
         &self,
         root: usize,
@@ -98,6 +103,7 @@ impl World {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] on all ranks if `values` cannot be divided; else as
     /// [`World::barrier`].
+    #[track_caller]
     pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         let size = self.core.size;
         let signature = Signature::new(Call::AllToAll)
@@ -125,6 +131,7 @@ impl World {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is not one row for each rank, after the other ranks
     /// were given empty ones; else as [`World::barrier`].
+    #[track_caller]
     pub fn all_to_all_ragged<T: Element>(&self, rows: &Ragged<T>) -> Result<Ragged<T>> {
         let signature = Signature::new(Call::AllToAll)
             .count(usize::MAX)
@@ -153,6 +160,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: impl Combine<T>) -> Result<Vec<T>> {
         let mut all = values.to_vec();
         self.all_reduce_slice(&mut all, op)?;

@@ -16,6 +16,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn all_reduce<T: Element>(&self, value: T, op: impl Combine<T>) -> Result<T> {
         let mut one = [value];
         self.all_reduce_slice(&mut one, op)?;
@@ -27,6 +28,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`]. On error `values` is unchanged or partly combined, each element whole.
+    #[track_caller]
     pub fn all_reduce_slice<T: Element>(
         &self,
         values: &mut [T],
@@ -68,6 +70,7 @@ impl World {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`World::barrier`].
+    #[track_caller]
     pub fn reduce<T: Element>(
         &self,
         root: usize,
@@ -85,6 +88,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn scan<T: Element>(&self, value: T, op: impl Combine<T>) -> Result<T> {
         let mut one = [value];
         self.scan_slice(&mut one, op)?;
@@ -96,6 +100,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn scan_slice<T: Element>(&self, values: &mut [T], op: impl Combine<T>) -> Result<()> {
         let signature = signature::<T>(Call::Scan, &op, values.len());
         let before = self.before::<T>(&signature, values, self.rank() + 1, &op)?;
@@ -111,6 +116,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn exscan<T: Element>(&self, value: T, op: impl Combine<T>) -> Result<Option<T>> {
         let signature = signature::<T>(Call::Scan, &op, usize::MAX);
         let before = self.before::<T>(&signature, &[value], self.rank(), &op)?;
@@ -150,6 +156,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn arg_min<T: Number>(&self, value: T) -> Result<(T, usize)> {
         self.arg(value, Op::Min)
     }
@@ -161,10 +168,12 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
+    #[track_caller]
     pub fn arg_max<T: Number>(&self, value: T) -> Result<(T, usize)> {
         self.arg(value, Op::Max)
     }
 
+    #[track_caller]
     fn arg<T: Number>(&self, value: T, op: Op) -> Result<(T, usize)> {
         let signature = signature::<T>(Call::Arg, &op, 1);
         let all = self
@@ -185,6 +194,7 @@ impl World {
 }
 
 /// What ranks must agree on.
+#[track_caller]
 fn signature<T: Element>(call: Call, op: &impl Combine<T>, count: usize) -> Signature {
     Signature::new(call)
         .detail(op.number())
