@@ -19,13 +19,14 @@ pub(crate) enum Call {
     Atomics,
     Update,
     Exchange,
+    Accumulate,
     EndMode,
     CloseArray,
     Finish,
 }
 
 impl Call {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Barrier,
         Self::Broadcast,
         Self::AllGather,
@@ -37,6 +38,7 @@ impl Call {
         Self::Atomics,
         Self::Update,
         Self::Exchange,
+        Self::Accumulate,
         Self::EndMode,
         Self::CloseArray,
         Self::Finish,
@@ -102,6 +104,7 @@ impl fmt::Display for Signature {
             Call::Atomics => write!(f, "atomics() of array {count}"),
             Call::Update => write!(f, "update() of array {count}"),
             Call::Exchange => write!(f, "an exchange of array {count}"),
+            Call::Accumulate => write!(f, "accumulate_halo() of array {count}"),
             Call::EndMode => write!(f, "the end of a view of array {count}"),
             Call::CloseArray => write!(f, "close() of array {count}"),
             Call::Finish => write!(f, "the end of the program"),
