@@ -52,6 +52,7 @@ pub trait NativeAtomic: AtomicElement + Eq {}
 pub enum AtomicOp {
     Add,
     Sub,
+    Mul,
     And,
     Or,
     Xor,
@@ -61,9 +62,10 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Add,
         Self::Sub,
+        Self::Mul,
         Self::And,
         Self::Or,
         Self::Xor,
@@ -77,6 +79,7 @@ impl AtomicOp {
         match self {
             Self::Add => "fetch_add",
             Self::Sub => "fetch_sub",
+            Self::Mul => "product",
             Self::And => "fetch_and",
             Self::Or => "fetch_or",
             Self::Xor => "fetch_xor",
@@ -119,10 +122,10 @@ impl Class {
 
     /// Whether `op` makes sense for its values.
     pub(crate) fn has(self, op: AtomicOp) -> bool {
-        use AtomicOp::{Add, And, Max, Min, Or, Sub, Swap, Xor};
+        use AtomicOp::{Add, And, Max, Min, Mul, Or, Sub, Swap, Xor};
         match self {
             Self::Bool => matches!(op, And | Or | Xor | Swap),
-            Self::F32 | Self::F64 => matches!(op, Add | Sub | Min | Max | Swap),
+            Self::F32 | Self::F64 => matches!(op, Add | Sub | Mul | Min | Max | Swap),
             _ => true,
         }
     }
@@ -134,7 +137,7 @@ impl Class {
 
     /// Whether UCX has `op` for it: a difference is the sum with the negative.
     pub(crate) const fn has_natively(self, op: AtomicOp) -> bool {
-        self.is_native() && !matches!(op, AtomicOp::Min | AtomicOp::Max)
+        self.is_native() && !matches!(op, AtomicOp::Mul | AtomicOp::Min | AtomicOp::Max)
     }
 }
 
@@ -171,6 +174,7 @@ macro_rules! integers {
                 match op {
                     AtomicOp::Add => Self::reduce(Op::Sum, a, b),
                     AtomicOp::Sub => a.wrapping_sub(b),
+                    AtomicOp::Mul => Self::reduce(Op::Product, a, b),
                     AtomicOp::And => a & b,
                     AtomicOp::Or => a | b,
                     AtomicOp::Xor => a ^ b,
@@ -192,6 +196,11 @@ macro_rules! integers {
                 match op {
                     AtomicOp::Add => word.fetch_add(value, SeqCst),
                     AtomicOp::Sub => word.fetch_sub(value, SeqCst),
+                    AtomicOp::Mul => {
+                        let product = |before: Self| Some(before.wrapping_mul(value));
+                        let (Ok(before) | Err(before)) = word.fetch_update(SeqCst, SeqCst, product);
+                        before
+                    }
                     AtomicOp::And => word.fetch_and(value, SeqCst),
                     AtomicOp::Or => word.fetch_or(value, SeqCst),
                     AtomicOp::Xor => word.fetch_xor(value, SeqCst),
@@ -252,7 +261,7 @@ impl sealed::Atomic for bool {
     #[inline]
     fn combine(op: AtomicOp, a: Self, b: Self) -> Self {
         match op {
-            AtomicOp::And | AtomicOp::Min => a & b,
+            AtomicOp::And | AtomicOp::Mul | AtomicOp::Min => a & b,
             AtomicOp::Or | AtomicOp::Max => a | b,
             AtomicOp::Xor | AtomicOp::Add | AtomicOp::Sub => a ^ b,
             AtomicOp::Swap => b,
@@ -270,7 +279,7 @@ impl sealed::Atomic for bool {
         let byte = unsafe { AtomicU8::from_ptr(at) };
         let value = u8::from(value);
         let before = match op {
-            AtomicOp::And | AtomicOp::Min => byte.fetch_and(value, SeqCst),
+            AtomicOp::And | AtomicOp::Mul | AtomicOp::Min => byte.fetch_and(value, SeqCst),
             AtomicOp::Or | AtomicOp::Max => byte.fetch_or(value, SeqCst),
             AtomicOp::Xor | AtomicOp::Add | AtomicOp::Sub => byte.fetch_xor(value, SeqCst),
             AtomicOp::Swap => byte.swap(value, SeqCst),
@@ -309,6 +318,7 @@ macro_rules! floats {
                 match op {
                     AtomicOp::Add => Self::reduce(Op::Sum, a, b),
                     AtomicOp::Sub => Self::reduce(Op::Sum, a, -b),
+                    AtomicOp::Mul => Self::reduce(Op::Product, a, b),
                     AtomicOp::Min => Self::reduce(Op::Min, a, b),
                     AtomicOp::Max => Self::reduce(Op::Max, a, b),
                     AtomicOp::And => Self::from_bits(a.to_bits() & b.to_bits()),

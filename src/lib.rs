@@ -57,12 +57,12 @@ mod world;
 
 pub use array::{
     ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, LocalView, Owned, ReadView,
-    Request, Scope, Updates,
+    Scope, Updates,
 };
 pub use atomic::{AtomicBits, AtomicElement, AtomicNumber, NativeAtomic};
 pub use dist::Dist;
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
-pub use operator::{BitOp, Number, Op, Operator};
+pub use operator::{BitOp, Combine, Number, Op, Operator};
 pub use span::{Section, Span, span};
-pub use world::World;
+pub use world::{Any, Envelope, Ragged, Request, Source, Tag, World};

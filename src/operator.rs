@@ -10,6 +10,8 @@ pub enum Op {
     /// Sum. Integers wrap around. An all-reduce adds floats in a fixed order: rank by rank within
     /// a node, then node by node.
     Sum,
+    /// Product. As sums.
+    Product,
     /// Smallest. For floats: NaN if any value is NaN, and −0 is smaller than +0.
     Min,
     /// Largest. For floats: NaN if any value is NaN, and −0 is smaller than +0.
@@ -39,7 +41,16 @@ pub trait Operator<T>: Copy + Send + Sync + sealed::Operation<T> {}
 impl<T: AtomicNumber> Operator<T> for Op {}
 impl<T: AtomicBits> Operator<T> for BitOp {}
 
-/// Numbers that [`World::all_reduce`](crate::World::all_reduce) takes: all integers and floats.
+/// An operator of a reduction: [`Op`] on [numbers](Number), [`BitOp`] on integers and `bool`, or a
+/// function of two elements, which must be associative. It need not commute: functions are applied
+/// in rank order.
+pub trait Combine<T>: sealed::Combining<T> {}
+
+impl<T: Number> Combine<T> for Op {}
+impl<T: AtomicBits> Combine<T> for BitOp {}
+impl<T, F: Fn(T, T) -> T> Combine<T> for F {}
+
+/// Integers and floats: what [`Op`] reduces.
 pub trait Number: Element + sealed::Reduce {}
 
 pub(crate) mod sealed {
@@ -47,6 +58,18 @@ pub(crate) mod sealed {
 
     pub trait Reduce: Copy {
         fn reduce(op: super::Op, a: Self, b: Self) -> Self;
+        fn is_nan(self) -> bool {
+            false
+        }
+    }
+
+    /// What is done with a [`Combine`](super::Combine).
+    pub trait Combining<T> {
+        fn combine(&self, a: T, b: T) -> T;
+        /// Whether the order of ranks does not matter to whoever asks for it.
+        fn commutes(&self) -> bool;
+        /// Tells operators apart, for ranks that must have the same.
+        fn number(&self) -> usize;
     }
 
     /// What is done with an [`Operator`](super::Operator).
@@ -57,13 +80,56 @@ pub(crate) mod sealed {
         fn combine(self, a: T, b: T) -> T;
     }
 }
-use sealed::{Operation, Reduce};
+use sealed::{Combining, Operation, Reduce};
+
+impl<T: Number> Combining<T> for Op {
+    fn combine(&self, a: T, b: T) -> T {
+        T::reduce(*self, a, b)
+    }
+
+    fn commutes(&self) -> bool {
+        true
+    }
+
+    fn number(&self) -> usize {
+        *self as usize
+    }
+}
+
+impl<T: AtomicBits> Combining<T> for BitOp {
+    fn combine(&self, a: T, b: T) -> T {
+        Operation::<T>::combine(*self, a, b)
+    }
+
+    fn commutes(&self) -> bool {
+        true
+    }
+
+    fn number(&self) -> usize {
+        100 + *self as usize
+    }
+}
+
+impl<T, F: Fn(T, T) -> T> Combining<T> for F {
+    fn combine(&self, a: T, b: T) -> T {
+        self(a, b)
+    }
+
+    fn commutes(&self) -> bool {
+        false
+    }
+
+    fn number(&self) -> usize {
+        1000
+    }
+}
 
 impl<T: AtomicNumber> Operation<T> for Op {
     #[inline]
     fn atomic_op(self) -> AtomicOp {
         match self {
             Self::Sum => AtomicOp::Add,
+            Self::Product => AtomicOp::Mul,
             Self::Min => AtomicOp::Min,
             Self::Max => AtomicOp::Max,
         }
@@ -99,6 +165,7 @@ macro_rules! integers {
             fn reduce(op: Op, a: Self, b: Self) -> Self {
                 match op {
                     Op::Sum => a.wrapping_add(b),
+                    Op::Product => a.wrapping_mul(b),
                     Op::Min => a.min(b),
                     Op::Max => a.max(b),
                 }
@@ -114,6 +181,10 @@ macro_rules! floats {
     ($($float:ty),*) => {$(
         impl Number for $float {}
         impl Reduce for $float {
+            fn is_nan(self) -> bool {
+                self.is_nan()
+            }
+
             #[inline]
             fn reduce(op: Op, a: Self, b: Self) -> Self {
                 // Always the same NaN: which rank held it must not show.
@@ -124,6 +195,8 @@ macro_rules! floats {
                     // Infinities of both signs make a NaN too.
                     Op::Sum if (a + b).is_nan() => Self::NAN,
                     Op::Sum => a + b,
+                    Op::Product if (a * b).is_nan() => Self::NAN,
+                    Op::Product => a * b,
                     Op::Min => if b.total_cmp(&a).is_lt() { b } else { a },
                     Op::Max => if b.total_cmp(&a).is_gt() { b } else { a },
                 }
@@ -159,10 +232,10 @@ mod tests {
 
     #[test]
     fn operators_combine_as_their_atomics_do() {
-        assert_eq!(Op::Sum.combine(200_u8, 100), 44);
-        assert_eq!(Op::Min.combine(-3_i16, 2), -3);
-        assert_eq!(Op::Max.combine(1.5_f32, 2.5).to_bits(), 2.5_f32.to_bits());
-        assert!(!BitOp::Xor.combine(true, true));
-        assert_eq!(BitOp::And.combine(0b110_u32, 0b011), 0b010);
+        assert_eq!(Operation::combine(Op::Sum, 200_u8, 100), 44);
+        assert_eq!(Operation::combine(Op::Min, -3_i16, 2), -3);
+        assert_eq!(Operation::combine(Op::Product, 20_u8, 30), 88);
+        assert!(!Operation::combine(BitOp::Xor, true, true));
+        assert_eq!(Operation::combine(BitOp::And, 0b110_u32, 0b011), 0b010);
     }
 }

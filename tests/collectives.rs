@@ -3,7 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
 
 use pgas::testing::{Ranks, on_ranks};
-use pgas::{ErrorKind, GlobalArray, Op, World};
+use pgas::{BitOp, ErrorKind, GlobalArray, Op, Ragged, World};
 use std::time::{Duration, Instant};
 
 fn results(world: &World) -> pgas::Result<()> {
@@ -232,4 +232,150 @@ fn waiting_is_idle() {
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.try_into().unwrap()
+}
+
+/// Parts of different lengths, also none, to and from every root.
+fn parts(world: &World) -> pgas::Result<()> {
+    let (rank, size) = (world.rank(), world.size());
+    // Rank r's row for rank q.
+    let row = |r: usize, q: usize| vec![(r * 100 + q) as u32; (r + 2 * q) % 5 * 1000];
+    for root in 0..size {
+        let all = world.gather(root, &row(rank, root))?;
+        assert_eq!(all.is_some(), rank == root);
+        for (r, found) in all.iter().flat_map(Ragged::iter).enumerate() {
+            assert_eq!(found, row(r, root));
+        }
+        let names = world.gather_obj(root, &format!("rank {rank}"))?;
+        if rank == root {
+            let right: Vec<_> = (0..size).map(|rank| format!("rank {rank}")).collect();
+            assert_eq!(names, Some(right));
+        }
+        let rows: Ragged<u32> = (0..size).map(|q| row(root, q)).collect();
+        let mine = world.scatter(root, (rank == root).then_some(&rows))?;
+        assert_eq!(mine, row(root, rank));
+        let objects: Vec<_> = (0..size).map(|q| Some(q as u8)).collect();
+        let object = world.scatter_obj(root, (rank == root).then_some(&objects[..]))?;
+        assert_eq!(object, Some(rank as u8));
+        let map = std::collections::BTreeMap::from([(root, "x".repeat(100_000))]);
+        let same = world.broadcast_obj(root, (rank == root).then_some(&map))?;
+        assert_eq!(same, map);
+        // A root that gives nothing is an error on all ranks, and nothing hangs.
+        for error in [
+            world.scatter::<u32>(root, None).unwrap_err(),
+            world.broadcast_obj::<u8>(root, None).unwrap_err(),
+        ] {
+            assert_eq!(
+                (error.kind(), error.peer()),
+                (ErrorKind::InvalidArgument, Some(root))
+            );
+        }
+    }
+    let all = world.all_gather_ragged(&row(rank, 1))?;
+    assert!(all.len() == size && (0..size).all(|r| all[r] == row(r, 1)));
+    let rows: Ragged<u32> = (0..size).map(|q| row(rank, q)).collect();
+    let theirs = world.all_to_all_ragged(&rows)?;
+    assert!(theirs.len() == size && (0..size).all(|r| theirs[r] == row(r, rank)));
+    for each in [0, 1, 3000] {
+        let mine: Vec<u64> = (0..size * each)
+            .map(|k| (rank * size + k / each) as u64)
+            .collect();
+        let theirs = world.all_to_all(&mine)?;
+        let right = (0..size * each).map(|k| (k / each * size + rank) as u64);
+        assert!(theirs.into_iter().eq(right));
+    }
+    if size > 1 {
+        let error = world.all_to_all(&vec![0_u8; size + 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+    Ok(())
+}
+
+/// Reductions by operators, in rank order by functions, and scans.
+fn reductions(world: &World) -> pgas::Result<()> {
+    let (rank, size) = (world.rank(), world.size());
+    let all = 0..size as u64;
+    assert_eq!(
+        world.all_reduce(rank as u64 + 1, Op::Product)?,
+        (1..=size as u64).product()
+    );
+    let xor = all.clone().fold(0, |a, b| a ^ b);
+    assert_eq!(world.all_reduce(rank as u64, BitOp::Xor)?, xor);
+    assert!(!world.all_reduce(rank > 0, BitOp::And)?);
+    assert!(world.all_reduce(rank == 0, BitOp::Or)?);
+    // A function that does not commute: maps x → a·x + b, one after another.
+    let map = |rank: u64| [rank + 2, rank * 3 + 1];
+    let after =
+        |[a, b]: [u64; 2], [c, d]: [u64; 2]| [a.wrapping_mul(c), b.wrapping_mul(c).wrapping_add(d)];
+    let through = |ranks: std::ops::Range<u64>| ranks.map(map).reduce(after);
+    let mine = map(rank as u64);
+    assert_eq!(Some(world.all_reduce(mine, after)?), through(all.clone()));
+    assert_eq!(Some(world.scan(mine, after)?), through(0..rank as u64 + 1));
+    assert_eq!(world.exscan(mine, after)?, through(0..rank as u64));
+    let mut many = vec![mine; 20_000];
+    world.scan_slice(&mut many, after)?;
+    assert!(many.iter().all(|&m| Some(m) == through(0..rank as u64 + 1)));
+    let mut none: [u64; 0] = [];
+    world.scan_slice(&mut none, Op::Sum)?;
+    for root in 0..size {
+        let sum = world.reduce(root, rank as u64, Op::Sum)?;
+        assert_eq!(sum, (rank == root).then_some(all.clone().sum()));
+    }
+    let values: Vec<u64> = (0..10).map(|k| k * (rank as u64 + 1)).collect();
+    let mine = world.reduce_scatter(&values, Op::Sum)?;
+    let total: u64 = (1..=size as u64).sum();
+    let counts = world.all_gather(mine.len())?;
+    let start: usize = counts[..rank].iter().sum();
+    assert_eq!(counts.iter().sum::<usize>(), 10);
+    assert!(
+        mine.iter()
+            .zip(start as u64..)
+            .all(|(&v, k)| v == k * total)
+    );
+    // Ties go to the lowest rank; NaN wins.
+    assert_eq!(world.arg_max(7_u8)?, (7, 0));
+    assert_eq!(
+        world.arg_min(-(rank as f64))?,
+        (-(size as f64 - 1.0), size - 1)
+    );
+    for nan in 0..size {
+        let value = if rank == nan { f64::NAN } else { rank as f64 };
+        for (found, at) in [world.arg_min(value)?, world.arg_max(value)?] {
+            assert!(found.is_nan() && at == nan);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn parts_and_reductions_on_1_rank() {
+    on_ranks(1, |world| parts(world).and_then(|()| reductions(world)));
+}
+#[test]
+fn parts_and_reductions_on_2_ranks() {
+    on_ranks(2, |world| parts(world).and_then(|()| reductions(world)));
+}
+#[test]
+fn parts_and_reductions_on_5_ranks() {
+    on_ranks(5, |world| parts(world).and_then(|()| reductions(world)));
+}
+
+/// C29 for the collectives that give parts.
+#[test]
+fn parts_that_do_not_go_together() {
+    on_ranks(3, |world| {
+        let error = match world.rank() {
+            0 => world.gather(0, &[1_u8]).map(drop).unwrap_err(),
+            1 => world.gather(1, &[1_u8]).map(drop).unwrap_err(),
+            _ => world.all_to_all(&[1_u8, 2, 3]).map(drop).unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        let error = match world.rank() {
+            0 => world.all_reduce(1_u8, Op::Sum).unwrap_err(),
+            _ => world.all_reduce(1_u8, |a, b| a + b).unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        // And all goes on.
+        assert_eq!(world.all_to_all(&[5_u8; 3])?, [5; 3]);
+        Ok(())
+    });
 }

@@ -1,7 +1,7 @@
 //! Sections that take many messages, elements as large as messages, and more bytes in one transfer
 //! than 31 bits count.
 
-#![expect(clippy::cast_possible_wrap, reason = "test numbers are small")]
+#![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
 
 mod model;
 

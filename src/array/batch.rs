@@ -267,7 +267,7 @@ pub(super) unsafe fn apply_block<T: AtomicElement>(
             }
         };
     }
-    apply!(Add Sub And Or Xor Swap Min Max);
+    apply!(Add Sub Mul And Or Xor Swap Min Max);
 }
 
 /// Brings a cache line nearer; does nothing with an address that is not mapped.

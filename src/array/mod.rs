@@ -24,7 +24,7 @@ pub use build::{Boundary, Builder};
 pub use halo::Exchange;
 pub use index::{ArrayIndex, Owned};
 pub use modes::{LocalView, ReadView};
-pub use request::{Request, Scope};
+pub use request::Scope;
 pub use update::Updates;
 
 use crate::dist::Layout;

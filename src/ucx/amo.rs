@@ -93,7 +93,7 @@ impl RemoteKey {
             AtomicOp::Or => (sys::UCP_ATOMIC_OP_OR, value),
             AtomicOp::Xor => (sys::UCP_ATOMIC_OP_XOR, value),
             AtomicOp::Swap => (sys::UCP_ATOMIC_OP_SWAP, value),
-            AtomicOp::Min | AtomicOp::Max => return Err(unsupported::<T>()),
+            AtomicOp::Mul | AtomicOp::Min | AtomicOp::Max => return Err(unsupported::<T>()),
         };
         self.post_atomic(opcode, offset, value, value)
     }

@@ -64,6 +64,10 @@ impl Message {
         this
     }
 
+    pub(crate) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
     /// Whether it is complete, well or not. Does not progress the worker.
     pub(crate) fn is_done(&mut self) -> Result<bool> {
         if matches!(self.stage, Stage::Complete(_)) {
@@ -244,31 +248,122 @@ impl Worker {
     /// Starts to receive whichever message has come next, and gives its tag; None if there is
     /// none. Of one longer than `limit` the end is lost.
     pub(crate) fn next_message(&self, limit: usize) -> Result<Option<(u64, Message)>> {
-        let mut info = sys::ucp_tag_recv_info_t::ZEROED;
+        self.take_message(Tags::ALL, limit)
+    }
+
+    /// As [`Worker::next_message`], of those with these tags.
+    pub(crate) fn take_message(&self, tags: Tags, limit: usize) -> Result<Option<(u64, Message)>> {
+        let taken = self.lock()?.take(tags, limit)?;
+        Ok(taken.map(|taken| self.message_of(taken)))
+    }
+
+    /// As [`Worker::take_message`]; waits until there is one, or until `ready` gives something.
+    pub(crate) fn wait_message<R>(
+        &self,
+        tags: Tags,
+        limit: usize,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<Result<R, (u64, Message)>> {
+        let found = self.wait_for(|state| {
+            if let Some(value) = ready() {
+                return Some(Ok(Ok(value)));
+            }
+            Some(Ok(Err(match state.take(tags, limit) {
+                Ok(taken) => taken?,
+                Err(error) => return Some(Err(error)),
+            })))
+        })??;
+        Ok(found.map_err(|taken| self.message_of(taken)))
+    }
+
+    /// The tag and the length of the first message with these tags, which stays where it is.
+    pub(crate) fn look_for_message(&self, tags: Tags) -> Result<Option<(u64, usize)>> {
         let state = self.lock()?;
+        Ok(state.look(tags))
+    }
+
+    /// As [`Worker::look_for_message`]; waits until there is one, or until `ready` gives something.
+    pub(crate) fn wait_look<R>(
+        &self,
+        tags: Tags,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<Result<R, (u64, usize)>> {
+        self.wait_for(|state| ready().map(Ok).or_else(|| state.look(tags).map(Err)))
+    }
+
+    fn message_of(&self, taken: Taken) -> (u64, Message) {
+        let Taken {
+            tag,
+            posted,
+            buffer,
+            len,
+        } = taken;
+        let message = Message::new(self, posted, buffer, Some(len), Direction::Receive);
+        (tag, message)
+    }
+}
+
+/// Tags that agree with `tag` in the bits of `mask`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tags {
+    pub(crate) tag: u64,
+    pub(crate) mask: u64,
+}
+
+impl Tags {
+    const ALL: Self = Self { tag: 0, mask: 0 };
+}
+
+/// A message that is being received.
+struct Taken {
+    tag: u64,
+    posted: Posted,
+    /// What it is written to, of this length.
+    buffer: Vec<u8>,
+    len: usize,
+}
+
+impl State {
+    /// Starts to receive the first message with these tags.
+    fn take(&self, tags: Tags, limit: usize) -> Result<Option<Taken>> {
+        let mut info = sys::ucp_tag_recv_info_t::ZEROED;
+        let Tags { tag, mask } = tags;
         // SAFETY: the worker is live and locked; info is written if there is a message, which is
         // then taken out and must be received below.
-        let message = unsafe { sys::ucp_tag_probe_nb(state.raw(), 0, 0, 1, &raw mut info) };
+        let message = unsafe { sys::ucp_tag_probe_nb(self.raw(), tag, mask, 1, &raw mut info) };
         if message.is_null() {
             return Ok(None);
         }
         let len = info.length.min(limit);
         let mut buffer = Vec::<u8>::with_capacity(len);
         let param = host_param();
-        // SAFETY: the worker is live and locked; the message is that of the probe; the Message
-        // keeps the buffer until UCX is done with it.
+        // SAFETY: the worker is live and locked; the message is that of the probe; whoever gets
+        // the buffer keeps it until UCX is done with it.
         let result = unsafe {
             sys::ucp_tag_msg_recv_nbx(
-                state.raw(),
+                self.raw(),
                 buffer.as_mut_ptr().cast(),
                 len,
                 message,
                 &raw const param,
             )
         };
-        drop(state);
         let posted = Posted::new("ucp_tag_msg_recv_nbx", result)?;
-        let message = Message::new(self, posted, buffer, Some(len), Direction::Receive);
-        Ok(Some((info.sender_tag, message)))
+        Ok(Some(Taken {
+            tag: info.sender_tag,
+            posted,
+            buffer,
+            len,
+        }))
+    }
+
+    /// The tag and the length of the first message with these tags.
+    fn look(&self, tags: Tags) -> Option<(u64, usize)> {
+        let mut info = sys::ucp_tag_recv_info_t::ZEROED;
+        let Tags { tag, mask } = tags;
+        // SAFETY: the worker is live and locked; info is written if there is a message, which
+        // stays in the queue.
+        let message = unsafe { sys::ucp_tag_probe_nb(self.raw(), tag, mask, 0, &raw mut info) };
+        (!message.is_null()).then_some((info.sender_tag, info.length))
     }
 }

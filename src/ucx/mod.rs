@@ -55,7 +55,7 @@ pub use context::{Builder, Context, version};
 pub use endpoint::Endpoint;
 pub use flush::PutTicket;
 pub use memory::MemoryHandle;
-pub(crate) use message::Message;
+pub(crate) use message::{Message, Tags};
 pub use request::Request;
 pub use rkey::RemoteKey;
 pub use serialized::SerializedRemoteKey;

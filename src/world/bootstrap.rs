@@ -12,6 +12,7 @@ use super::control::Launcher;
 use super::engine::Engine;
 use super::graves::Graves;
 use super::identity::{Identity, barriers};
+use super::messages::Mailbox;
 use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
 use super::pool::Pool;
@@ -23,7 +24,7 @@ use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use ucxrun::client::Control;
@@ -189,7 +190,9 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),
         next_ticket: AtomicU64::new(0),
+        next_part: AtomicU32::new(0),
         unsettled: Unsettled::default(),
+        to_self: Mailbox::default(),
         graves: Graves::new(served.clone(), pool.clone()),
         pool,
         served,

@@ -9,20 +9,26 @@ mod engine;
 mod future;
 mod graves;
 mod identity;
+mod messages;
 mod node;
 mod peers;
 mod pool;
 mod progress;
-mod reduce;
+mod request;
 mod room;
 mod segment;
 mod signature;
 mod thread;
 
+pub use collective::Ragged;
+pub use messages::{Any, Envelope, Source, Tag};
+pub use request::Request;
+
 pub(crate) use ask::{Asks, MemoryName, Places, Run, Work};
 pub(crate) use graves::{Grave, unmap};
 pub(crate) use peers::Peers;
 pub(crate) use pool::{Part, SLAB, SMALL};
+pub(crate) use request::Pending;
 pub(crate) use segment::{Memory, Segment, meet};
 pub(crate) use signature::{Call, Signature};
 
@@ -38,7 +44,7 @@ use pool::Pool;
 use progress::Service;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thread::{die_without_launcher, spawn};
@@ -73,7 +79,11 @@ pub(crate) struct Core {
     next_array: AtomicU64,
     /// Of the next request to an owner.
     next_ticket: AtomicU64,
+    /// Of collectives whose parts travel from rank to rank.
+    next_part: AtomicU32,
     unsettled: ask::Unsettled,
+    /// Messages to itself.
+    to_self: messages::Mailbox,
     /// Held by the thread whose collective it is.
     turn: Mutex<()>,
     // The order of the fields is the order of their end: memory of dropped arrays, then what

@@ -1,13 +1,18 @@
-//! The collectives of a [`World`].
+//! The collectives of a [`World`]: here those in which all ranks get the same, and what the
+//! others are made of.
+
+mod parts;
+mod ragged;
+mod reduce;
+
+pub use ragged::Ragged;
 
 use super::engine::Combine;
 use super::node::{RESULT, SLOT};
-use super::reduce::reduce_bytes;
 use super::signature::{Call, Signature};
 use super::{Core, World};
 use crate::element::{Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::operator::{Number, Op};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -45,34 +50,63 @@ impl World {
     /// As [`World::broadcast`]. On error `values` is unchanged or partly filled, each element whole.
     pub fn broadcast_slice<T: Element>(&self, root: usize, values: &mut [T]) -> Result<()> {
         let core = &self.core;
-        if root >= core.size {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("broadcast from rank {root} of {}", core.size),
-            ));
-        }
+        core.check_root("broadcast", root)?;
         let signature = Signature::new(Call::Broadcast)
             .detail(root)
             .count(values.len())
             .element::<T>();
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let mine = if core.rank == root { bytes } else { &[] };
-        let total = bytes.len();
-        let mut result = Vec::with_capacity(if core.rank == root { 0 } else { total });
         let _turn = core.turn()?;
-        for (from, to) in pieces(total, SLOT) {
-            let piece = mine.get(from..to).unwrap_or(&[]);
-            let combine = Combine::Root(root);
-            core.engine.exchange(&signature, piece, &combine, |bytes| {
-                if core.rank != root {
-                    result.extend_from_slice(bytes);
-                }
-            })?;
-        }
+        let result = core.of_root(&signature, root, mine, bytes.len())?;
         if core.rank != root {
             fill(values, &result)?;
         }
         Ok(())
+    }
+
+    /// The `object` of rank `root`, on all ranks; what others give is ignored. Any serde type.
+    ///
+    /// Collective, and a [barrier](World::barrier).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] on all ranks if `root` gives none, if there is no such root,
+    /// or if it cannot be encoded or decoded; else as [`World::barrier`].
+    pub fn broadcast_obj<T: Serialize + DeserializeOwned>(
+        &self,
+        root: usize,
+        object: Option<&T>,
+    ) -> Result<T> {
+        self.core.check_root("broadcast", root)?;
+        let signature = Signature::new(Call::Broadcast).detail(root).element::<u8>();
+        let mine = match object {
+            Some(object) if self.core.rank == root => Some(encode(object)?),
+            _ => None,
+        };
+        let _turn = self.core.turn()?;
+        // The length, or that there is nothing.
+        let len = mine.as_ref().map_or(u64::MAX, |blob| blob.len() as u64);
+        let len = self.core.of_root(&signature, root, &len.to_le_bytes(), 8)?;
+        let len = len
+            .first_chunk()
+            .map_or(u64::MAX, |len| u64::from_le_bytes(*len));
+        let Ok(len) = usize::try_from(len)
+            .map_err(drop)
+            .and_then(|len| match len {
+                usize::MAX => Err(()),
+                len => Ok(len),
+            })
+        else {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("broadcast: rank {root} gave no object"),
+            )
+            .with_peer(root));
+        };
+        let blob = self
+            .core
+            .of_root(&signature, root, &mine.unwrap_or_default(), len)?;
+        decode(&blob)
     }
 
     /// Every rank's `value`, by rank.
@@ -117,49 +151,39 @@ impl World {
             .map(|blob| decode(blob))
             .collect()
     }
-
-    /// The values of all ranks combined by `op`; the same bits on all ranks.
-    ///
-    /// Collective, and a [barrier](World::barrier).
-    ///
-    /// # Errors
-    /// As [`World::barrier`].
-    pub fn all_reduce<T: Number>(&self, value: T, op: Op) -> Result<T> {
-        let mut one = [value];
-        self.all_reduce_slice(&mut one, op)?;
-        Ok(one[0])
-    }
-
-    /// Element by element, the values of all ranks combined by `op`; the same bits on all ranks.
-    /// Lengths must agree.
-    ///
-    /// Collective, and a [barrier](World::barrier).
-    ///
-    /// # Errors
-    /// As [`World::barrier`]. On error `values` is unchanged or partly combined, each element whole.
-    pub fn all_reduce_slice<T: Number>(&self, values: &mut [T], op: Op) -> Result<()> {
-        let signature = Signature::new(Call::AllReduce)
-            .detail(op as usize)
-            .count(values.len())
-            .element::<T>();
-        let reduce = |a: &mut [u8], b: &[u8]| reduce_bytes::<T>(op, a, b);
-        let each = SLOT / size_of::<T>();
-        let _turn = self.core.turn()?;
-        for (from, to) in pieces(values.len(), each) {
-            let part = &mut values[from..to];
-            let mine = bytemuck::cast_slice::<T, u8>(part).to_vec();
-            self.core.engine.exchange(
-                &signature,
-                &mine,
-                &Combine::Reduce(&reduce),
-                |bytes| fill(part, bytes),
-            )??;
-        }
-        Ok(())
-    }
 }
 
 impl Core {
+    pub(super) fn check_root(&self, call: &str, root: usize) -> Result<()> {
+        if root < self.size {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{call} with root {root} of {} ranks", self.size),
+        ))
+    }
+
+    /// The `total` bytes that the root has as `mine`, on all ranks. The caller has the
+    /// [`turn`](Core::turn).
+    fn of_root(
+        &self,
+        signature: &Signature,
+        root: usize,
+        mine: &[u8],
+        total: usize,
+    ) -> Result<Vec<u8>> {
+        let mut result = Vec::with_capacity(total);
+        for (from, to) in pieces(total, SLOT) {
+            let piece = mine.get(from..to).unwrap_or(&[]);
+            let combine = Combine::Root(root);
+            self.engine.exchange(signature, piece, &combine, |bytes| {
+                result.extend_from_slice(bytes);
+            })?;
+        }
+        Ok(result)
+    }
+
     pub(crate) fn barrier(&self, signature: &Signature) -> Result<()> {
         let _turn = self.turn()?;
         self.barrier_in_turn(signature)

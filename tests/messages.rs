@@ -1,0 +1,253 @@
+//! Messages between ranks: sizes, tags, any sender, order, objects, requests, itself, and errors.
+
+#![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
+
+use pgas::testing::{Ranks, on_ranks};
+use pgas::{Any, ErrorKind, World};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A message goes round, of every size from nothing to several MiB.
+#[test]
+fn sizes_around_a_ring() {
+    on_ranks(3, |world| {
+        let next = (world.rank() + 1) % world.size();
+        let before = (world.rank() + world.size() - 1) % world.size();
+        for len in [
+            0,
+            1,
+            7,
+            8,
+            100,
+            1_000,
+            8_192,
+            12_480,
+            65_536,
+            1 << 20,
+            (5 << 20) + 3,
+        ] {
+            let mine: Vec<u8> = (0..len).map(|k| (k + world.rank() * 7) as u8).collect();
+            let (theirs, envelope) = world.sendrecv(next, before, 5, &mine)?;
+            assert_eq!(
+                (envelope.source, envelope.tag, envelope.bytes),
+                (before, 5, len)
+            );
+            let right = |(k, value): (usize, &u8)| *value == (k + before * 7) as u8;
+            assert!(
+                theirs.len() == len && theirs.iter().enumerate().all(right),
+                "{len}"
+            );
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn tags_and_senders_select_and_order_is_kept() {
+    on_ranks(4, |world| {
+        if world.rank() > 0 {
+            for round in 0..200_u32 {
+                world.send(0, round % 2, &[world.rank() as u32 * 1000 + round])?;
+            }
+            return world.barrier();
+        }
+        // Odd tags first, though even ones have come, too; rank by rank.
+        for rank in [2, 3, 1] {
+            for round in (1..200).step_by(2) {
+                let (values, envelope) = world.recv::<u32>(rank, 1)?;
+                assert_eq!(
+                    (values[0], envelope.source),
+                    (rank as u32 * 1000 + round, rank)
+                );
+            }
+        }
+        assert_eq!(world.iprobe(Any, 1)?, None);
+        // The rest from whoever comes; each sender's in order.
+        let mut next = [0; 4];
+        for _ in 0..300 {
+            let seen = world.probe(Any, Any)?;
+            let (values, envelope) = world.recv::<u32>(seen.source, Any)?;
+            assert_eq!((seen, envelope.tag), (envelope, 0));
+            let expected = envelope.source as u32 * 1000 + next[envelope.source];
+            assert_eq!(values, [expected]);
+            next[envelope.source] += 2;
+        }
+        assert_eq!(world.iprobe(Any, Any)?, None);
+        world.barrier()
+    });
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Job {
+    name: String,
+    parts: BTreeMap<u32, Option<f64>>,
+}
+
+#[test]
+fn objects_and_elements_of_other_kinds() {
+    on_ranks(2, |world| {
+        let other = 1 - world.rank();
+        let job = |rank: usize| Job {
+            name: format!("job of rank {rank}"),
+            parts: BTreeMap::from([(1, Some(0.5)), (rank as u32 + 2, None)]),
+        };
+        world.send_obj(other, 3, &job(world.rank()))?;
+        assert_eq!(world.recv_obj::<Job>(other, 3)?.0, job(other));
+        world.send(other, 4, &[true, false, true])?;
+        assert_eq!(world.recv::<bool>(other, 4)?.0, [true, false, true]);
+        world.send(other, 4, &[[1.5_f32, 2.0, 2.5]])?;
+        assert_eq!(world.recv::<[f32; 3]>(other, 4)?.0, [[1.5, 2.0, 2.5]]);
+        // What is not what was sent is an error that names both, and later messages go on.
+        world.send(other, 5, &[1_u64])?;
+        let error = world.recv::<f64>(other, 5).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.peer()),
+            (ErrorKind::Mismatch, Some(other))
+        );
+        let text = error.to_string();
+        assert!(text.contains("u64") && text.contains("f64"), "{text}");
+        world.send(other, 5, &[1_u64, 2])?;
+        let error = world.recv_into(other, 5, &mut [0_u64; 3]).unwrap_err();
+        assert!(error.to_string().contains("2 elements"), "{error}");
+        world.send(other, 5, &[3_u64, 4])?;
+        let mut two = [0_u64; 2];
+        assert_eq!(world.recv_into(other, 5, &mut two)?.bytes, 16);
+        assert_eq!(two, [3, 4]);
+        for error in [
+            world.send(2, 0, &[1_u8]).unwrap_err(),
+            world.recv::<u8>(2, 0).unwrap_err(),
+            world.probe(9, Any).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        }
+        Ok(())
+    });
+}
+
+/// Nobody is at the other side when a message to itself is sent.
+#[test]
+fn messages_to_itself() {
+    on_ranks(2, |world| {
+        let me = world.rank();
+        let large = vec![7_u64; 1 << 20];
+        world.send(me, 1, &large)?;
+        world.send(me, 2, &[1_u64])?;
+        world.send_obj(me, 3, &"three")?;
+        assert_eq!(world.probe(me, Any)?.bytes, 8 << 20);
+        assert_eq!(world.recv::<u64>(Any, 2)?.0, [1]);
+        assert_eq!(world.recv_obj::<String>(me, 3)?.0, "three");
+        assert_eq!(world.irecv::<u64>(me, Any)?.wait()?.0, large);
+        // From another thread, while this one waits.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(30));
+                world.send(me, 9, &[5_i8]).unwrap();
+            });
+            assert_eq!(world.recv::<i8>(me, 9).unwrap().0, [5]);
+        });
+        Ok(())
+    });
+}
+
+#[test]
+fn many_requests_at_once() {
+    on_ranks(3, |world| {
+        let count = 500_u32;
+        let others: Vec<usize> = (0..3).filter(|&rank| rank != world.rank()).collect();
+        let mut receives = Vec::new();
+        for tag in 0..count {
+            for &rank in &others {
+                receives.push((rank, tag, world.irecv::<u32>(rank, tag)?));
+            }
+        }
+        let mut sends = Vec::new();
+        for tag in (0..count).rev() {
+            for &rank in &others {
+                let values = vec![tag; 1 + tag as usize * 20];
+                sends.push(world.isend(rank, tag, &values)?);
+            }
+        }
+        for (rank, tag, receive) in receives {
+            let (values, envelope) = world.block_on(receive)?;
+            assert_eq!((envelope.source, envelope.tag), (rank, tag));
+            assert!(values.len() == 1 + tag as usize * 20 && values.iter().all(|&v| v == tag));
+        }
+        for mut send in sends {
+            while !send.is_done()? {
+                std::thread::yield_now();
+            }
+            send.wait()?;
+        }
+        // What nobody waits for arrives all the same.
+        for &rank in &others {
+            drop(world.isend(rank, 1000, &[world.rank() as u64; 3])?);
+        }
+        for &rank in &others {
+            assert_eq!(world.recv::<u64>(rank, 1000)?.0, [rank as u64; 3]);
+        }
+        world.barrier()
+    });
+}
+
+/// Messages and collectives do not take each other's.
+#[test]
+fn messages_between_collectives() {
+    on_ranks(4, |world| {
+        let next = (world.rank() + 1) % 4;
+        for round in 0..100_u64 {
+            let send = world.isend(next, 0, &[round])?;
+            assert_eq!(world.all_gather(round)?, [round; 4]);
+            let (values, _) = world.recv::<u64>((world.rank() + 3) % 4, Any)?;
+            assert_eq!(values, [round]);
+            send.wait()?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_message_that_does_not_come_is_an_error() {
+    Ranks::new(2).env("PGAS_TIMEOUT", "1").run(|world: &World| {
+        if world.rank() == 0 {
+            let error = world.recv::<u8>(1, 77).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.peer()),
+                (ErrorKind::Timeout, Some(1)),
+                "{error}"
+            );
+            assert!(error.to_string().contains("tag 77"), "{error}");
+            let error = world.probe(Any, 78).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            let mut receive = world.irecv::<u8>(1, 79)?;
+            let error = loop {
+                match receive.is_done() {
+                    Ok(done) => assert!(!done),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            world.send(1, 0, &[1_u8])?;
+        } else {
+            // Longer than the limit: not one wait.
+            while world.iprobe(0, 0)?.is_none() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            world.recv::<u8>(0, 0)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_sender_that_dies_ends_the_wait() {
+    let outcome = Ranks::new(2).outcome(|world| {
+        if world.rank() == 1 {
+            std::process::exit(3);
+        }
+        let error = world.recv::<u8>(1, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PeerFailed, "{error}");
+        Err(error)
+    });
+    assert_eq!(outcome.code, 3, "{outcome}");
+}
