@@ -295,6 +295,35 @@ fn an_error_in_an_update_stays_on_its_rank() {
     });
 }
 
+/// Within an update of one array, others are as they are outside.
+#[test]
+fn updates_within_updates() {
+    everywhere(3, |world| {
+        let ranks = world.size() as u64;
+        let mut outer = GlobalArray::<u64>::new(world, 50)?;
+        let mut inner = GlobalArray::<u64>::new(world, 50)?;
+        let open = GlobalArray::<usize>::from_fn(world, 50, |index| 49 - index)?;
+        outer.update(Op::Sum, |outer| {
+            for index in 0..50 {
+                outer.push(open.get(index)?, index as u64)?;
+                if index % 10 == 0 {
+                    inner.update(Op::Max, |inner| {
+                        inner.push(index, 5 + world.rank() as u64)?;
+                        outer.push(index, 100)
+                    })?;
+                    assert_eq!(inner.get(index)?, 5 + ranks - 1);
+                }
+            }
+            Ok(())
+        })?;
+        for index in 0..50 {
+            let right = 49 - index as u64 + if index % 10 == 0 { 100 } else { 0 };
+            assert_eq!(outer.get(index)?, right * ranks, "{index}");
+        }
+        world.barrier()
+    });
+}
+
 /// The numbers of HPCC RandomAccess, from the `skip`-th on.
 fn stream(skip: u64) -> impl Iterator<Item = u64> {
     let next = |ran: u64| (ran << 1) ^ if ran >> 63 == 1 { 7 } else { 0 };

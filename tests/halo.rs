@@ -8,7 +8,7 @@ use model::ghosts::{Cell, Edge, Plan, any_edge};
 use model::{Random, Suit, Value, everywhere, indices, over_tcp, row_major};
 use ndarray::{Dim, Dimension, IntoDimension, Ix};
 use pgas::testing::on_ranks;
-use pgas::{Boundary, Builder, Dist, Element, ErrorKind, GlobalArray, Op, World};
+use pgas::{Boundary, Builder, Dist, Element, ErrorKind, GlobalArray, Op, World, span};
 
 /// The model of an exchange: what `memory` is after it if the elements were `all` before.
 fn exchanged<T: Value>(memory: &mut [T], cells: &[Cell], all: &[T]) {
@@ -106,8 +106,28 @@ where
     view.close()?;
     let whole = array.get_section([..; D])?;
     assert!(whole.iter().eq(&all), "{plan:?}");
+    // Sections that are one rank's lie in its memory, between ghost cells.
     let view = array.read()?;
     assert_eq!(*view, memory[..]);
+    let whole: Vec<T> = view
+        .section([span(..).step_by(-1); D])?
+        .iter()
+        .copied()
+        .collect();
+    assert!(whole.iter().rev().eq(&all), "{plan:?}");
+    if !cells.is_empty() {
+        let ranges = view.owned().ranges().expect("ranges");
+        let own = view.section(ranges.clone())?;
+        assert_eq!(
+            (own, own.as_ptr()),
+            (view.array(), view.array().as_ptr()),
+            "{plan:?}"
+        );
+        let every_second = ranges.map(|range| span(range).step_by(-2));
+        let right = view.array();
+        let right = right.slice_each_axis(|_| ndarray::Slice::new(0, None, -2));
+        assert_eq!(view.section(every_second)?, right, "{plan:?}");
+    }
     view.close()
 }
 
@@ -123,6 +143,9 @@ fn random_exchanges(world: &World) -> pgas::Result<()> {
         exchanges::<Suit, 2>(world, &Plan::random(&mut random, ranks, 9, any_edge), 8)?;
         exchanges::<[f32; 3], 3>(world, &Plan::random(&mut random, ranks, 6, any_edge), 8)?;
         exchanges::<i64, 3>(world, &Plan::random(&mut random, ranks, 3, any_edge), 8)?;
+        let mut narrow = Plan::random(&mut random, ranks, 3, any_edge);
+        narrow.halo = narrow.halo.map(|width| width.min(1));
+        exchanges::<u16, 4>(world, &narrow, 4)?;
     }
     Ok(())
 }
@@ -273,6 +296,69 @@ fn one_exchange_at_a_time() {
         view.exchange()?;
         assert_eq!(view[0], before);
         view.close()
+    });
+}
+
+/// Ranks that do not exchange together are told so, and can exchange later.
+#[test]
+fn exchanges_with_those_who_do_something_else() {
+    everywhere(3, |world| {
+        let odd = world.rank() == 1;
+        let mut one = ring(world).from_fn(|index: usize| index as u32)?;
+        let mut other = ring(world).from_fn(|index: usize| 100 + index as u32)?;
+        for _ in 0..3 {
+            let barrier = if odd { world.barrier() } else { one.exchange() };
+            let array = if odd {
+                other.exchange()
+            } else {
+                one.exchange()
+            };
+            assert_eq!(kind(barrier), ErrorKind::Mismatch);
+            assert_eq!(kind(array), ErrorKind::Mismatch);
+        }
+        let (mut one, mut other) = (one.local()?, other.local()?);
+        for _ in 0..3 {
+            let barrier = if odd { world.barrier() } else { one.exchange() };
+            let array = if odd {
+                other.exchange()
+            } else {
+                one.exchange()
+            };
+            let reverse = if odd {
+                one.exchange()
+            } else {
+                one.accumulate_halo(Op::Sum)
+            };
+            for refused in [barrier, array, reverse] {
+                assert_eq!(kind(refused), ErrorKind::Mismatch);
+            }
+        }
+        let before = (3 * world.rank() as u32 + 8) % 9;
+        one.exchange()?;
+        other.exchange()?;
+        assert_eq!((one[0], other[0]), (before, 100 + before));
+        one.close()?;
+        other.close()
+    });
+}
+
+/// An exchange of an open array is a barrier: what was put before, by anybody, is exchanged.
+#[test]
+fn puts_are_exchanged() {
+    everywhere(3, |world| {
+        let mut array = ring::<u32>(world).build()?;
+        for round in 1..100 {
+            for index in (0..9).filter(|index| (index + round) % 3 == world.rank()) {
+                array.put(index, (index * 1000 + round) as u32)?;
+            }
+            array.exchange()?;
+            let view = array.read()?;
+            let before = (3 * world.rank() + 8) % 9;
+            let right = [before, 3 * world.rank(), 3 * world.rank() + 1];
+            assert_eq!(view[..3], right.map(|index| (index * 1000 + round) as u32));
+            view.close()?;
+        }
+        Ok(())
     });
 }
 

@@ -2,7 +2,7 @@
 
 mod model;
 
-use model::{Case, Random, Suit, Value, everywhere, indices, row_major};
+use model::{Case, Random, Suit, Value, Wide, everywhere, indices, row_major};
 use ndarray::{Dim, Dimension, IntoDimension, Ix};
 use pgas::testing::on_ranks;
 use pgas::{Dist, ErrorKind, GlobalArray, Op, World};
@@ -141,12 +141,14 @@ where
     let mut random = Random(0x51ab * D as u64 + world.size() as u64);
     for number in 0..cases {
         let case = Case::<D>::random(&mut random, world.size(), longest);
-        match number % 6 {
+        match number % 8 {
             0 => check::<i64, D>(world, &case)?,
             1 => check::<u8, D>(world, &case)?,
             2 => check::<Suit, D>(world, &case)?,
             3 => check::<[f32; 3], D>(world, &case)?,
             4 => check::<bool, D>(world, &case)?,
+            5 => check::<u128, D>(world, &case)?,
+            6 => check::<Wide, D>(world, &case)?,
             _ => check::<f64, D>(world, &case)?,
         }
     }

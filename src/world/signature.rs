@@ -27,13 +27,14 @@ pub(crate) enum Call {
     Atomics,
     Update,
     Exchange,
+    Accumulate,
     EndMode,
     CloseArray,
     Finish,
 }
 
 impl Call {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Barrier,
         Self::Broadcast,
         Self::AllGather,
@@ -51,6 +52,7 @@ impl Call {
         Self::Atomics,
         Self::Update,
         Self::Exchange,
+        Self::Accumulate,
         Self::EndMode,
         Self::CloseArray,
         Self::Finish,
@@ -144,6 +146,7 @@ impl fmt::Display for Signature {
             Call::Atomics => write!(f, "atomics() of array {count}"),
             Call::Update => write!(f, "update() of array {count}"),
             Call::Exchange => write!(f, "an exchange of array {count}"),
+            Call::Accumulate => write!(f, "accumulate_halo() of array {count}"),
             Call::EndMode => write!(f, "the end of a view of array {count}"),
             Call::CloseArray => write!(f, "close() of array {count}"),
             Call::Finish => write!(f, "the end of the program"),

@@ -11,7 +11,7 @@
 
 pub(crate) mod ghosts;
 
-use bytemuck::{CheckedBitPattern, NoUninit};
+use bytemuck::{AnyBitPattern, CheckedBitPattern, NoUninit};
 use pgas::testing::{Ranks, on_ranks};
 use pgas::{Builder, Dist, Element, GlobalArray, World};
 use std::fmt::Debug;
@@ -94,6 +94,7 @@ macro_rules! values {
 values! {
     u8: |n| (n ^ (n >> 8)) as u8;
     i16: |n| n as i16 - 77;
+    u16: |n| n as u16;
     i32: |n| -(n as i32);
     u32: |n| n as u32 * 3;
     i64: |n| 1000 + n as i64;
@@ -102,8 +103,15 @@ values! {
     bool: |n| (n ^ (n >> 1) ^ (n >> 3)) & 1 == 1;
     [f32; 3]: |n| [n as f32, -1.5, n as f32 / 2.0];
     [u8; 5]: |n| [n as u8, (n >> 8) as u8, 1, 2, n as u8];
+    u128: |n| (n as u128) << 70 | n as u128;
+    Wide: |n| Wide([n as u64, 1, 2, 3, 4, 5, 6, n as u64]);
     Suit: |n| [Suit::Clubs, Suit::Diamonds, Suit::Hearts, Suit::Spades][(n ^ (n >> 2)) & 3];
 }
+
+/// Aligned as cache lines are.
+#[derive(Clone, Copy, Debug, PartialEq, NoUninit, AnyBitPattern)]
+#[repr(C, align(64))]
+pub(crate) struct Wide([u64; 8]);
 
 /// Of which no value has only zero bytes.
 #[derive(Clone, Copy, Debug, PartialEq, NoUninit, CheckedBitPattern)]
