@@ -161,6 +161,63 @@ pub(crate) unsafe fn store<T: Element>(to: *mut u8, value: T) {
     }
 }
 
+/// Reads one element of any type from shared memory into private memory, granule by granule.
+///
+/// # Safety
+/// As for [`load`], for an element of that size and [granule](granule); `to` is private memory of
+/// that size, however aligned.
+#[inline]
+pub(crate) unsafe fn load_bytes(to: *mut u8, from: *const u8, size: usize, granule: usize) {
+    macro_rules! copy {
+        ($atomic:ty, $word:ty) => {
+            for k in 0..size / size_of::<$word>() {
+                // SAFETY: the k-th granule of the element: in bounds and aligned, by the caller.
+                let word = unsafe { from.cast::<$word>().cast_mut().add(k) };
+                // SAFETY: see above; all concurrent accesses are atomic.
+                let value = unsafe { <$atomic>::from_ptr(word) }.load(Relaxed);
+                // SAFETY: inside the private memory, by the caller.
+                let to = unsafe { to.cast::<$word>().add(k) };
+                // SAFETY: as above.
+                unsafe { to.write_unaligned(value) };
+            }
+        };
+    }
+    match granule {
+        8 => copy!(AtomicU64, u64),
+        4 => copy!(AtomicU32, u32),
+        2 => copy!(AtomicU16, u16),
+        _ => copy!(AtomicU8, u8),
+    }
+}
+
+/// Writes one element of any type from private memory to shared memory, granule by granule.
+///
+/// # Safety
+/// As for [`load_bytes`], with `from` private and `to` shared, writable memory.
+#[inline]
+pub(crate) unsafe fn store_bytes(to: *mut u8, from: *const u8, size: usize, granule: usize) {
+    macro_rules! copy {
+        ($atomic:ty, $word:ty) => {
+            for k in 0..size / size_of::<$word>() {
+                // SAFETY: inside the private memory, by the caller.
+                let from = unsafe { from.cast::<$word>().add(k) };
+                // SAFETY: as above.
+                let value = unsafe { from.read_unaligned() };
+                // SAFETY: the k-th granule of the element: in bounds and aligned, by the caller.
+                let word = unsafe { to.cast::<$word>().add(k) };
+                // SAFETY: see above; all concurrent accesses are atomic.
+                unsafe { <$atomic>::from_ptr(word) }.store(value, Relaxed);
+            }
+        };
+    }
+    match granule {
+        8 => copy!(AtomicU64, u64),
+        4 => copy!(AtomicU32, u32),
+        2 => copy!(AtomicU16, u16),
+        _ => copy!(AtomicU8, u8),
+    }
+}
+
 /// Copies bytes between private and shared memory at the speed of `memcpy`.
 ///
 /// The call hides in assembly: to the compiler it is an unknown access, as a system call is, so

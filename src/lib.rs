@@ -47,14 +47,22 @@ mod atomic;
 mod dist;
 mod element;
 mod error;
+mod operator;
+mod span;
 pub mod testing;
 pub mod ucx;
 mod wait;
 mod window;
 mod world;
 
-pub use array::{GlobalArray, LocalView, ReadView};
-pub use atomic::AtomicElement;
+pub use array::{
+    ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, LocalView, Owned, ReadView,
+    Updates,
+};
+pub use atomic::{AtomicBits, AtomicElement, AtomicNumber, NativeAtomic};
+pub use dist::Dist;
 pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
-pub use world::{Number, Op, World};
+pub use operator::{BitOp, Number, Op, Operator};
+pub use span::{Section, Span, span};
+pub use world::World;

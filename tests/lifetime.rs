@@ -168,3 +168,88 @@ fn collectives_of_two_threads_do_not_mix() {
         Ok(())
     });
 }
+
+/// Mappings, descriptors and kilobytes of memory of this process.
+fn footprint() -> [usize; 3] {
+    let lines = |path| std::fs::read_to_string(path).map_or(0, |text| text.lines().count());
+    let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let resident = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    [lines("/proc/self/maps"), descriptors, resident.unwrap_or(0)]
+}
+
+/// Creating and dropping takes nothing for good, for small arrays and for large ones.
+#[test]
+fn ten_thousand_arrays_one_after_another() {
+    on_ranks(2, |world| {
+        let cycle = |count: usize, len: usize| -> pgas::Result<()> {
+            for round in 0..count {
+                let array = GlobalArray::<u64>::new(world, len)?;
+                array.put(len - 1 - world.rank(), round as u64 + 1)?;
+                if round % 2 == 0 {
+                    array.close()?;
+                }
+            }
+            Ok(())
+        };
+        // Once, until everything is warm.
+        cycle(200, 2)?;
+        cycle(50, 10_000)?;
+        let before = footprint();
+        cycle(9_000, 2)?;
+        cycle(1_000, 10_000)?;
+        let after = footprint();
+        for ((what, before), (after, may_grow)) in ["mappings", "descriptors", "KiB"]
+            .iter()
+            .zip(before)
+            .zip(after.into_iter().zip([8, 4, 8 << 10]))
+        {
+            assert!(after <= before + may_grow, "{before} {what} became {after}");
+        }
+        Ok(())
+    });
+}
+
+/// Small arrays share memory: thousands that live at once cost a few segments, and each is its
+/// own, zero at first.
+#[test]
+fn thousands_of_small_arrays_at_once() {
+    on_ranks(3, |world| {
+        let before = footprint();
+        let mut arrays = Vec::new();
+        for number in 0..2_000_u32 {
+            let array = GlobalArray::<u32>::new(world, 3)?;
+            assert_eq!(array.get(world.rank())?, 0);
+            array.put(world.rank(), number * 3 + world.rank() as u32)?;
+            arrays.push(array);
+        }
+        world.barrier()?;
+        for (number, array) in arrays.iter().enumerate() {
+            for index in 0..3 {
+                assert_eq!(array.get(index)? as usize, number * 3 + index);
+            }
+        }
+        let after = footprint();
+        // Own and peers', for each shared segment.
+        assert!(after[0] < before[0] + 30, "{} mappings", after[0]);
+        assert!(after[1] < before[1] + 30, "{} descriptors", after[1]);
+        // Every other goes; what takes its place is zero, though it held something.
+        let mut number = 0;
+        arrays.retain(|_| {
+            number += 1;
+            number % 2 == 0
+        });
+        for _ in 0..1_000 {
+            let array = GlobalArray::<u16, 2>::new(world, [3, 5])?;
+            assert_eq!(array.get([world.rank(), 4])?, 0);
+            array.put([world.rank(), 4], 1)?;
+            arrays.push(GlobalArray::new(world, 3)?);
+        }
+        for array in &arrays[arrays.len() - 1_000..] {
+            assert_eq!(array.get(2 - world.rank())?, 0);
+        }
+        world.barrier()?;
+        Ok(())
+    });
+}

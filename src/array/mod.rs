@@ -7,31 +7,51 @@
 
 #![expect(unsafe_code, reason = "loads and stores through mapped pointers")]
 
+mod atomic;
+mod batch;
+mod build;
+mod halo;
+mod index;
 mod modes;
+mod range;
+mod remote;
+mod section;
+mod update;
 
+pub use atomic::AtomicsView;
+pub use build::{Boundary, Builder};
+pub use halo::Exchange;
+pub use index::{ArrayIndex, Owned};
 pub use modes::{LocalView, ReadView};
+pub use update::Updates;
 
-use crate::atomic::{self, AtomicElement, AtomicOp};
-use crate::dist::Block;
+use crate::dist::Layout;
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::window::Window;
-use crate::world::{Call, Core, Signature, World};
+use crate::world::{Core, Memory, World};
+use halo::{Geometry, Halo};
 use modes::Mode;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// An array of `len` elements spread over all ranks, any of which reads and writes any element.
+/// An array of elements spread over all ranks, any of which reads and writes any element. It has
+/// `D` dimensions, from 1 to 6.
 ///
-/// Rank `r` of `p` holds the block of indices `ceil(r·len/p) .. ceil((r+1)·len/p)`: blocks in
-/// rank order that differ in length by at most one.
+/// Along each dimension the indices are dealt out in blocks: of `n` indices on `p` parts, part `c`
+/// holds `ceil(c·n/p) .. ceil((c+1)·n/p)`. In one dimension the parts are the ranks; in more they
+/// form a grid of ranks. [`GlobalArray::builder`] gives other [distributions](crate::Dist) and grids.
 ///
 /// Access is one-sided: nobody is asked at the other side. On the same node an element is a load
 /// or a store through a mapped pointer; on another node it is one `ucp_get_nbx` or `ucp_put_nbx`.
+/// What concerns many scattered elements ([`gather`](GlobalArray::gather), strided
+/// [sections](GlobalArray::get_section)) goes to another node as one message to a thread of the
+/// library that serves the owner's memory, whatever the owner itself is doing.
+///
+/// An index is a `usize` in one dimension and a `[usize; D]` in any number: see [`ArrayIndex`].
 ///
 /// # Order and completion
 /// A `get` waits for its value. When a `put` returns, its source may be reused; others see the
@@ -41,112 +61,174 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 ///
 /// # Modes
 /// Normally the array is *open*: any rank may get and put at any time, also from many threads,
-/// and nobody may have a slice. [`read`](GlobalArray::read) and [`local`](GlobalArray::local)
-/// take all ranks together into a mode with slices. What a mode forbids does not compile on
-/// this rank, and is [`ErrorKind::WrongMode`] where a view was leaked.
+/// and nobody may have a slice. [`read`](GlobalArray::read), [`local`](GlobalArray::local) and
+/// [`atomics`](GlobalArray::atomics) take all ranks together into a mode with slices, or with
+/// atomic operations only. What a mode forbids does not compile on this rank, and is
+/// [`ErrorKind::WrongMode`] where a view was leaked.
 ///
 /// # Drop
 /// Dropping is not collective, and each rank may drop in its own order. The memory is unmapped
 /// when all ranks have dropped the array and meet at the next creation of an array; or at once
 /// with [`close`](GlobalArray::close).
-pub struct GlobalArray<T: Element> {
+pub struct GlobalArray<T: Element, const D: usize = 1> {
     /// By rank.
     rows: Box<[Row]>,
-    /// Indices below this are looked up in `rows`: all, or none. While the array is not open it
-    /// is 0, so that the slow path looks at `mode`: one comparison for bounds and mode.
+    /// In one dimension in blocks: indices below this are looked up in `rows`, all or none. While
+    /// the array is not open it is 0, so that the slow path looks at `mode`: one comparison for
+    /// bounds and mode.
     open: usize,
-    dist: Block,
+    /// The two numbers that give the owner of such an index.
+    multiplier: u64,
+    shift: u32,
+    layout: Layout<D>,
     mode: Mode,
+    boundary: [Boundary<T>; D],
+    halo: Option<Halo<D>>,
     window: Window,
     element: PhantomData<T>,
 }
 
-/// Where a rank's shard can be reached by load and store: the address that index 0 would have if
-/// the shard began there, so that an element's address is one multiplication away. Null until the
-/// shard is known to be mapped, for ever on other nodes.
+/// Where a rank's memory can be reached by load and store, null until it is known to be mapped,
+/// for ever on other nodes. In one dimension in blocks: the address that index 0 would have if
+/// the shard began there, so that an element's address is one multiplication away.
 type Row = AtomicPtr<u8>;
 
-impl<T: Element> GlobalArray<T> {
-    /// An array of `len` elements whose bytes are all zero. Any length, also 0 and fewer
-    /// elements than ranks.
+impl<T: Element, const D: usize> GlobalArray<T, D> {
+    /// An array of this shape whose bytes are all zero. Any shape, also with dimensions of 0 and
+    /// fewer elements than ranks.
     ///
     /// Collective.
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] on all ranks when a node has too little memory, naming what is
     /// wanted and what is free; [`ErrorKind::InvalidValue`] if zero bytes are no `T`;
-    /// [`ErrorKind::Mismatch`] if ranks disagree on `len` or `T`; else as [`World::barrier`].
-    pub fn new(world: &World, len: usize) -> Result<Self> {
-        element::zeroed::<T>()?;
-        Self::allocate(world.core(), len)
+    /// [`ErrorKind::Mismatch`] if ranks disagree on shape, distribution or `T`; else as
+    /// [`World::barrier`].
+    pub fn new(world: &World, shape: impl ArrayIndex<D>) -> Result<Self> {
+        Self::builder(world, shape).build()
     }
 
-    /// An array whose element `i` is `value(i)`; each rank computes its own block.
+    /// An array whose element at each `index` is `value(index)`; each rank computes its own.
     ///
     /// Collective.
     ///
+    /// ```no_run
+    /// # fn f(world: &pgas::World) -> pgas::Result<()> {
+    /// use pgas::GlobalArray;
+    /// let squares = GlobalArray::<u64>::from_fn(world, 100, |i| (i * i) as u64)?;
+    /// let table = GlobalArray::<u64, 2>::from_fn(world, [10, 10], |[i, j]| (i * j) as u64)?;
+    /// assert_eq!(squares.get(9)?, table.get([9, 9])?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`GlobalArray::new`].
-    pub fn from_fn(world: &World, len: usize, mut value: impl FnMut(usize) -> T) -> Result<Self> {
-        let array = Self::allocate(world.core(), len)?;
-        for (offset, index) in array.local_range().enumerate() {
-            // SAFETY: `offset` is below the length of my shard.
-            let at = unsafe { array.window.base().add(offset * size_of::<T>()) };
-            // SAFETY: as above; peers may look at it already, as shared memory.
-            unsafe { element::store(at, value(index)) };
-        }
-        world.barrier()?;
-        Ok(array)
+    pub fn from_fn<I: ArrayIndex<D>>(
+        world: &World,
+        shape: I,
+        value: impl FnMut(I) -> T,
+    ) -> Result<Self> {
+        Self::builder(world, shape).from_fn(value)
     }
 
-    /// An array made of all ranks' `local` elements, one rank after another. Lengths may differ;
-    /// the elements are then moved to where the block distribution wants them.
+    /// An array with a distribution, process grid or ghost cells of its own, to be made by
+    /// [`Builder::build`] or [`Builder::from_fn`].
     ///
-    /// Collective.
-    ///
-    /// # Errors
-    /// As [`GlobalArray::new`].
-    pub fn from_local(world: &World, local: &[T]) -> Result<Self> {
-        let core = world.core();
-        let signature = Signature::new(Call::FromLocal).element::<T>();
-        let lens = core.gather_bytes(&signature, &(local.len() as u64).to_le_bytes())?;
-        let lens = lens.as_chunks::<8>().0;
-        let sum = |lens: &[[u8; 8]]| lens.iter().copied().map(u64::from_le_bytes).sum::<u64>();
-        let to_usize = |len: u64| {
-            usize::try_from(len)
-                .map_err(|_| Error::new(ErrorKind::NoRoom, format!("{len} elements in all")))
-        };
-        let start = to_usize(sum(&lens[..core.rank]))?;
-        let array = Self::allocate(core, to_usize(sum(lens))?)?;
-        let put = array.put_range(start, local);
-        // Met in any case: the other ranks come here.
-        world.barrier()?;
-        put?;
-        Ok(array)
+    /// ```no_run
+    /// # fn f(world: &pgas::World) -> pgas::Result<()> {
+    /// use pgas::{Boundary, Dist, GlobalArray};
+    /// let rows_in_turn = GlobalArray::<f64, 2>::builder(world, [100, 100])
+    ///     .dist([Dist::Cyclic, Dist::Whole])
+    ///     .build()?;
+    /// let with_ghosts = GlobalArray::<f64, 2>::builder(world, [100, 100])
+    ///     .halo([1, 1])
+    ///     .boundary([Boundary::Periodic, Boundary::Fixed(1.0)])
+    ///     .build()?;
+    /// # let _ = (rows_in_turn, with_ghosts); Ok(())
+    /// # }
+    /// ```
+    pub fn builder(world: &World, shape: impl ArrayIndex<D>) -> Builder<'_, T, D> {
+        Builder::new(world, shape.into_array())
     }
 
     /// The array before its first values, all bytes zero.
-    fn allocate(core: &Arc<Core>, len: usize) -> Result<Self> {
+    fn allocate(
+        core: &Arc<Core>,
+        layout: Layout<D>,
+        boundary: [Boundary<T>; D],
+        faces_only: bool,
+    ) -> Result<Self> {
         const { assert!(size_of::<T>() > 0, "elements must have a size") };
-        let dist = Block::new(len, core.size);
-        let window = Window::allocate::<T>(core, len, |rank| dist.range_of(rank).len())?;
+        let geometry = Geometry::new(&layout, &boundary, faces_only);
+        let (edges, stages): (u64, &dyn Fn(usize) -> usize) = match &geometry {
+            Some(geometry) => (geometry.fingerprint(), &|rank| geometry.stages_len(rank)),
+            None => (0, &|_| 0),
+        };
+        let what = Memory {
+            len: layout.len(),
+            layout: layout.fingerprint() ^ edges,
+            counts: &|rank| layout.memory_len(rank).saturating_add(stages(rank)),
+        };
+        let largest = geometry.is_none().then(|| layout.largest());
+        let window = Window::allocate::<T>(core, &what, largest)?;
+        let halo = geometry.map(|geometry| geometry.of_rank(core.rank));
         let rows = (0..core.size).map(|_| Row::default()).collect();
+        let (open, multiplier, shift) = layout.line();
         let array = Self {
-            open: dist.fast_len(),
             rows,
-            dist,
+            open,
+            multiplier,
+            shift,
+            layout,
             mode: Mode::Open,
+            boundary,
+            halo,
             window,
             element: PhantomData,
         };
-        array.row(core.rank)?;
+        array.memory_of(core.rank)?;
         Ok(array)
+    }
+
+    /// Gives the elements of this rank their first values, before any peer looks at them.
+    fn fill_own(&self, mut value: impl FnMut([usize; D]) -> T) {
+        let owned = self.owned(self.rank());
+        let strides = self.layout.strides(self.rank());
+        let base = self.window.base();
+        let at = |offset: usize| base.wrapping_add(offset * size_of::<T>());
+        if self.layout.has_halo() && element::zeroed::<T>().is_err() {
+            // Ghost cells are elements of slices, too.
+            if let Some(first) = owned.iter().next() {
+                let filler = value(first);
+                for offset in 0..self.layout.memory_len(self.rank()) {
+                    // SAFETY: an element of this rank's memory.
+                    unsafe { element::store(at(offset), filler) };
+                }
+            }
+        }
+        let (first, shape) = (self.layout.first(self.rank()), owned.shape());
+        let mut next = (!owned.is_empty()).then_some([0; D]);
+        while let Some(place) = next {
+            let offset = first + (0..D).map(|d| place[d] * strides[d]).sum::<usize>();
+            let value = value(self.layout.global(self.rank(), place));
+            // SAFETY: an element of this rank's memory. Peers may look at it already, as shared
+            // memory.
+            unsafe { element::store(at(offset), value) };
+            next = index::successor(place, shape);
+        }
+    }
+
+    /// Indices of each dimension.
+    #[must_use]
+    pub fn shape(&self) -> [usize; D] {
+        self.layout.shape()
     }
 
     /// Elements in all.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.dist.len()
+        self.layout.len()
     }
 
     /// Whether there are no elements.
@@ -155,31 +237,63 @@ impl<T: Element> GlobalArray<T> {
         self.len() == 0
     }
 
+    /// Parts of each dimension in the process grid. Rank `r` is at the coordinates of `r` in
+    /// row-major order.
+    #[must_use]
+    pub fn grid(&self) -> [usize; D] {
+        self.layout.grid()
+    }
+
     /// The rank that holds `index`. No communication.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`].
-    pub fn owner(&self, index: usize) -> Result<usize> {
-        if index >= self.len() {
-            return Err(self.out_of_bounds("owner", index, 1));
-        }
-        Ok(self.dist.locate(index).0)
+    pub fn owner(&self, index: impl ArrayIndex<D>) -> Result<usize> {
+        Ok(self.locate("owner", index.into_array())?.0)
     }
 
-    /// The indices that this rank holds; may be empty. No communication.
-    #[must_use]
-    pub fn local_range(&self) -> Range<usize> {
-        self.dist.range_of(self.window.core().rank)
-    }
-
-    /// The indices that `rank` holds; may be empty. No communication.
+    /// What `rank` holds: shape, indices, and how they lie in its memory. No communication.
     ///
     /// # Panics
     /// If there is no such rank.
     #[must_use]
-    pub fn range_of(&self, rank: usize) -> Range<usize> {
-        assert!(rank < self.dist.ranks(), "no rank {rank}");
-        self.dist.range_of(rank)
+    pub fn owned(&self, rank: usize) -> Owned<'_, D> {
+        assert!(rank < self.layout.ranks(), "no rank {rank}");
+        Owned {
+            layout: &self.layout,
+            rank,
+        }
+    }
+
+    /// The rank that holds `index`, and the element's local index there: see [`Owned`]. No
+    /// communication.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`].
+    pub fn local_index<I: ArrayIndex<D>>(&self, index: I) -> Result<(usize, I)> {
+        let index = index.into_array();
+        let (rank, _) = self.locate("local_index", index)?;
+        let place = std::array::from_fn(|d| self.layout.axis(d).locate(index[d]).1);
+        Ok((rank, I::from_array(place)))
+    }
+
+    /// The index of the element that `rank` has at this local index. No communication.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`].
+    pub fn global_index<I: ArrayIndex<D>>(&self, rank: usize, local: I) -> Result<I> {
+        let local = local.into_array();
+        let shape = match rank < self.layout.ranks() {
+            true => self.layout.owned_shape(rank),
+            false => [0; D],
+        };
+        if (0..D).any(|d| local[d] >= shape[d]) {
+            return Err(Error::new(
+                ErrorKind::OutOfBounds,
+                format!("global_index of local index {local:?}: rank {rank} holds {shape:?}"),
+            ));
+        }
+        Ok(I::from_array(self.layout.global(rank, local)))
     }
 
     /// The element at `index`. One-sided; waits for it.
@@ -190,8 +304,9 @@ impl<T: Element> GlobalArray<T> {
     /// and [`ErrorKind::Timeout`].
     #[inline]
     #[doc(alias = "ucp_get_nbx")]
-    pub fn get(&self, index: usize) -> Result<T> {
-        match self.find(index, self.open) {
+    pub fn get(&self, index: impl ArrayIndex<D>) -> Result<T> {
+        let index = index.into_array();
+        match self.find(index, self.open, &self.mode) {
             // SAFETY: `find` points to a mapped element of this array.
             Some(at) => unsafe { element::load(at) },
             None => slowly(|to| self.get_slowly(index, self.mode, to)),
@@ -204,8 +319,9 @@ impl<T: Element> GlobalArray<T> {
     /// As [`GlobalArray::get`]. A failure on the way to another node may show at a later operation.
     #[inline]
     #[doc(alias = "ucp_put_nbx")]
-    pub fn put(&self, index: usize, value: T) -> Result<()> {
-        match self.find(index, self.open) {
+    pub fn put(&self, index: impl ArrayIndex<D>, value: T) -> Result<()> {
+        let index = index.into_array();
+        match self.find(index, self.open, &self.mode) {
             Some(at) => {
                 // SAFETY: `find` points to a mapped element of this array.
                 unsafe { element::store(at, value) };
@@ -213,116 +329,6 @@ impl<T: Element> GlobalArray<T> {
             }
             None => self.put_slowly(index, value),
         }
-    }
-
-    /// The elements of `range`, across any number of shards. One-sided; waits for them.
-    ///
-    /// A range that is written meanwhile may come as any mix of old and new bytes.
-    ///
-    /// # Errors
-    /// As [`GlobalArray::get`].
-    pub fn get_range(&self, range: Range<usize>) -> Result<Vec<T>> {
-        if let Some(from) = self.find_range(range.start, range.len(), self.open) {
-            // SAFETY: so many mapped elements of one shard.
-            return unsafe { element::load_vec(from, range.len()) };
-        }
-        self.mode.check_open("get_range")?;
-        self.read_range(range)
-    }
-
-    /// [`GlobalArray::get_range`] in any mode.
-    fn read_range(&self, range: Range<usize>) -> Result<Vec<T>> {
-        self.check_bounds("get_range", range.start, range.len())?;
-        let (rank, offset) = match range.len() {
-            0 => return Ok(Vec::new()),
-            _ => self.dist.locate(range.start),
-        };
-        if range.end <= self.dist.range_of(rank).end {
-            // One shard: straight into the new vector.
-            return match self.element_of(rank, offset)? {
-                // SAFETY: mapped, and all of the range inside the shard, as just checked.
-                Some(from) => unsafe { element::load_vec(from, range.len()) },
-                None => self
-                    .window
-                    .get_range(rank, offset, range.len())
-                    .map_err(|error| during("get_range", range.start, rank, error)),
-            };
-        }
-        let mut values = Vec::with_capacity(range.len());
-        for (_, part) in self.dist.parts(range) {
-            values.extend(self.read_range(part)?);
-        }
-        Ok(values)
-    }
-
-    /// Fills `to` with the elements from index `start` on, across any number of shards.
-    /// One-sided; waits for them. On error `to` may hold some of them, each whole.
-    ///
-    /// # Errors
-    /// As [`GlobalArray::get`].
-    pub fn get_into(&self, start: usize, to: &mut [T]) -> Result<()> {
-        if let Some(from) = self.find_range(start, to.len(), self.open) {
-            // SAFETY: so many mapped elements of one shard.
-            return unsafe { element::load_slice(to, from) };
-        }
-        self.mode.check_open("get_into")?;
-        self.read_into(start, to)
-    }
-
-    /// [`GlobalArray::get_into`] in any mode.
-    fn read_into(&self, start: usize, to: &mut [T]) -> Result<()> {
-        self.check_bounds("get_into", start, to.len())?;
-        let mut rest = to;
-        let end = start + rest.len();
-        for (rank, part) in self.dist.parts(start..end) {
-            let (piece, after) = rest.split_at_mut(part.len());
-            let offset = part.start - self.dist.range_of(rank).start;
-            match self.element_of(rank, offset)? {
-                // SAFETY: mapped, and all of `part` inside the shard.
-                Some(from) => unsafe { element::load_slice(piece, from) }?,
-                None => {
-                    let values = self
-                        .window
-                        .get_range(rank, offset, piece.len())
-                        .map_err(|error| during("get_into", part.start, rank, error))?;
-                    piece.copy_from_slice(&values);
-                }
-            }
-            rest = after;
-        }
-        Ok(())
-    }
-
-    /// Writes `from` to the elements from index `start` on, across any number of shards.
-    /// One-sided. See [order and completion](GlobalArray#order-and-completion).
-    ///
-    /// # Errors
-    /// As [`GlobalArray::put`].
-    pub fn put_range(&self, start: usize, from: &[T]) -> Result<()> {
-        if let Some(to) = self.find_range(start, from.len(), self.open) {
-            // SAFETY: so many mapped elements of one shard.
-            unsafe { element::copy(to, from.as_ptr().cast(), size_of_val(from)) };
-            return Ok(());
-        }
-        self.mode.check_open("put_range")?;
-        self.check_bounds("put_range", start, from.len())?;
-        let mut rest = from;
-        for (rank, part) in self.dist.parts(start..start + from.len()) {
-            let (piece, after) = rest.split_at(part.len());
-            let offset = part.start - self.dist.range_of(rank).start;
-            match self.element_of(rank, offset)? {
-                // SAFETY: mapped, and all of `part` inside the shard.
-                Some(to) => unsafe {
-                    element::copy(to, piece.as_ptr().cast(), size_of_val(piece));
-                },
-                None => self
-                    .window
-                    .put_range(rank, offset, piece)
-                    .map_err(|error| during("put_range", part.start, rank, error))?,
-            }
-            rest = after;
-        }
-        Ok(())
     }
 
     /// Waits until everything this rank has written is in its place. One-sided. Others see it
@@ -345,14 +351,21 @@ impl<T: Element> GlobalArray<T> {
         self.window.close()
     }
 
-    /// Pointer to element `index`, if it is below `end` and mapped.
+    fn rank(&self) -> usize {
+        self.window.core().rank
+    }
+
+    /// Pointer to the element at `index`, if that exists, is mapped, and the mode allows it.
+    /// `line` is what is looked up the fast way.
     #[inline]
-    fn find(&self, index: usize, end: usize) -> Option<*mut u8> {
-        debug_assert!(end <= self.dist.fast_len());
-        if index >= end {
-            return None;
+    fn find(&self, index: [usize; D], line: usize, mode: &Mode) -> Option<*mut u8> {
+        if D > 1 {
+            return self.find_anywhere(index, mode);
         }
-        let rank = self.dist.owner(index);
+        if index[0] >= line {
+            return self.find_off_line(index, mode);
+        }
+        let rank = Layout::<D>::owner(index[0], self.multiplier, self.shift);
         debug_assert!(rank < self.rows.len());
         // SAFETY: the owner of an index of the array is a rank, and there is a row for each.
         let row = unsafe { self.rows.get_unchecked(rank) };
@@ -360,26 +373,41 @@ impl<T: Element> GlobalArray<T> {
         if zeroth.is_null() {
             return None;
         }
-        Some(zeroth.wrapping_add(index * size_of::<T>()))
+        Some(zeroth.wrapping_add(index[0] * size_of::<T>()))
     }
 
-    /// Pointer to the first of `count` elements, if they are of one shard, below `end`, and mapped.
-    #[inline]
-    fn find_range(&self, start: usize, count: usize, end: usize) -> Option<*mut u8> {
-        let last = start.checked_add(count.checked_sub(1)?)?;
-        if last >= end || self.dist.owner(start) != self.dist.owner(last) {
+    /// One dimension that is not in blocks, and what is not there at all.
+    #[inline(never)]
+    fn find_off_line(&self, index: [usize; D], mode: &Mode) -> Option<*mut u8> {
+        if self.layout.line().0 > 0 {
             return None;
         }
-        self.find(start, end)
+        self.find_anywhere(index, mode)
     }
 
-    /// Base of `rank`'s shard, if it is mapped; looks it up the first time.
-    fn row(&self, rank: usize) -> Result<Option<*mut u8>> {
-        let range = self.dist.range_of(rank);
-        if range.is_empty() {
+    /// [`GlobalArray::find`] for any layout but one dimension in blocks.
+    #[inline]
+    fn find_anywhere(&self, index: [usize; D], mode: &Mode) -> Option<*mut u8> {
+        if !self.layout.contains(index) || !matches!(mode, Mode::Open) {
+            return None;
+        }
+        let (rank, offset) = self.layout.locate(index);
+        debug_assert!(rank < self.rows.len());
+        // SAFETY: the owner of an index of the array is a rank, and there is a row for each.
+        let row = unsafe { self.rows.get_unchecked(rank) };
+        let base = row.load(Ordering::Relaxed);
+        if base.is_null() {
+            return None;
+        }
+        Some(base.wrapping_add(offset * size_of::<T>()))
+    }
+
+    /// `rank`'s memory, if it is mapped; looks it up the first time.
+    fn memory_of(&self, rank: usize) -> Result<Option<*mut u8>> {
+        if self.layout.memory_len(rank) == 0 {
             return Ok(None);
         }
-        let before = range.start * size_of::<T>();
+        let before = self.before(rank);
         let row = &self.rows[rank];
         let zeroth = row.load(Ordering::Relaxed);
         if !zeroth.is_null() {
@@ -393,13 +421,22 @@ impl<T: Element> GlobalArray<T> {
         Ok(Some(base.as_ptr()))
     }
 
+    /// Bytes from a row's address to the memory.
+    fn before(&self, rank: usize) -> usize {
+        if self.layout.line().0 == 0 {
+            return 0;
+        }
+        let axis = self.layout.axis(0);
+        let start = axis.range(rank).map_or(0, |range| range.start);
+        start.wrapping_sub(axis.halo()).wrapping_mul(size_of::<T>())
+    }
+
     #[cold]
     #[inline(never)]
-    fn get_slowly(&self, index: usize, mode: Mode, to: &mut Slot<T>) -> Option<Error> {
+    fn get_slowly(&self, index: [usize; D], mode: Mode, to: &mut Slot<T>) -> Option<Error> {
         to.fill(|| {
             mode.check_open("get")?;
-            self.check_bounds("get", index, 1)?;
-            let (rank, offset) = self.dist.locate(index);
+            let (rank, offset) = self.locate("get", index)?;
             if let Some(at) = self.element_of(rank, offset)? {
                 // SAFETY: a mapped element of this array.
                 return unsafe { element::load(at) };
@@ -412,8 +449,8 @@ impl<T: Element> GlobalArray<T> {
 
     #[cold]
     #[inline(never)]
-    fn put_slowly(&self, index: usize, value: T) -> Result<()> {
-        let (rank, offset) = self.locate_slowly("put", index)?;
+    fn put_slowly(&self, index: [usize; D], value: T) -> Result<()> {
+        let (rank, offset) = self.locate_open("put", index)?;
         if let Some(at) = self.element_of(rank, offset)? {
             // SAFETY: a mapped element of this array.
             unsafe { element::store(at, value) };
@@ -424,117 +461,43 @@ impl<T: Element> GlobalArray<T> {
             .map_err(|error| during("put", index, rank, error))
     }
 
-    fn locate_slowly(&self, call: &str, index: usize) -> Result<(usize, usize)> {
-        self.mode.check_open(call)?;
-        self.check_bounds(call, index, 1)?;
-        Ok(self.dist.locate(index))
-    }
-
-    /// Pointer to the element at `offset` of `rank`'s shard, if that is mapped.
-    fn element_of(&self, rank: usize, offset: usize) -> Result<Option<*mut u8>> {
-        debug_assert!(offset < self.dist.range_of(rank).len());
-        // SAFETY: the offset comes from the distribution: inside the shard.
-        let at = |base: *mut u8| unsafe { base.add(offset * size_of::<T>()) };
-        Ok(self.row(rank)?.map(at))
-    }
-
-    fn check_bounds(&self, call: &str, start: usize, count: usize) -> Result<()> {
-        match start.checked_add(count) {
-            Some(end) if end <= self.len() => Ok(()),
-            _ => Err(self.out_of_bounds(call, start, count)),
-        }
-    }
-
-    #[cold]
-    fn out_of_bounds(&self, call: &str, start: usize, count: usize) -> Error {
-        let what = if count == 1 {
-            format!("index {start}")
+    /// The rank that holds `index`, and the element's place in its memory.
+    #[inline]
+    fn locate(&self, call: &str, index: [usize; D]) -> Result<(usize, usize)> {
+        if self.layout.contains(index) {
+            Ok(self.layout.locate(index))
         } else {
-            format!("{count} elements from index {start}")
+            Err(self.out_of_bounds(call, index))
+        }
+    }
+
+    fn locate_open(&self, call: &str, index: [usize; D]) -> Result<(usize, usize)> {
+        self.mode.check_open(call)?;
+        self.locate(call, index)
+    }
+
+    /// Pointer to the element at `offset` of `rank`'s memory, if that is mapped.
+    fn element_of(&self, rank: usize, offset: usize) -> Result<Option<*mut u8>> {
+        debug_assert!(offset < self.layout.memory_len(rank));
+        // SAFETY: the offset comes from the layout: inside the memory.
+        let at = |base: *mut u8| unsafe { base.add(offset * size_of::<T>()) };
+        Ok(self.memory_of(rank)?.map(at))
+    }
+
+    #[cold]
+    fn out_of_bounds(&self, call: &str, index: [usize; D]) -> Error {
+        let text = match D {
+            1 => format!(
+                "{call} of index {}: the array has {} elements",
+                index[0],
+                self.len()
+            ),
+            _ => format!(
+                "{call} of index {index:?}: the array's shape is {:?}",
+                self.shape()
+            ),
         };
-        Error::new(
-            ErrorKind::OutOfBounds,
-            format!("{call} of {what}: the array has {} elements", self.len()),
-        )
-    }
-}
-
-impl<T: AtomicElement> GlobalArray<T> {
-    /// Adds `value` to the element at `index`, wrapping around; returns the value before.
-    /// Atomic with all other atomic operations, whoever does them. One-sided; waits.
-    ///
-    /// # Errors
-    /// As [`GlobalArray::get`].
-    #[inline]
-    #[doc(alias = "ucp_atomic_op_nbx")]
-    pub fn fetch_add(&self, index: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::Add, index, value)
-    }
-
-    /// Stores `value` at `index`; returns the value before. As [`GlobalArray::fetch_add`].
-    ///
-    /// # Errors
-    /// As [`GlobalArray::get`].
-    #[inline]
-    pub fn swap(&self, index: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::Swap, index, value)
-    }
-
-    /// Stores `new` at `index` if the element is `current`; returns the value before: it was
-    /// stored if that is `current`. As [`GlobalArray::fetch_add`].
-    ///
-    /// # Errors
-    /// As [`GlobalArray::get`].
-    #[inline]
-    pub fn compare_exchange(&self, index: usize, current: T, new: T) -> Result<T> {
-        match self.find(index, self.open) {
-            // SAFETY: `find` points to a mapped element; T's granule is its size.
-            Some(at) => Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
-            None => self.compare_exchange_slowly(index, current, new),
-        }
-    }
-
-    #[inline]
-    fn fetch_op(&self, op: AtomicOp, index: usize, value: T) -> Result<T> {
-        match self.find(index, self.open) {
-            // SAFETY: `find` points to a mapped element; T's granule is its size.
-            Some(at) => Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
-            None => slowly(|to| self.fetch_op_slowly(op, index, value, to)),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn fetch_op_slowly(
-        &self,
-        op: AtomicOp,
-        index: usize,
-        value: T,
-        to: &mut Slot<T>,
-    ) -> Option<Error> {
-        to.fill(|| {
-            let (rank, offset) = self.locate_slowly("atomic operation", index)?;
-            if let Some(at) = self.element_of(rank, offset)? {
-                // SAFETY: a mapped element; T's granule is its size.
-                return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
-            }
-            self.window
-                .fetch_op(op, rank, offset, value)
-                .map_err(|error| during("atomic operation", index, rank, error))
-        })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn compare_exchange_slowly(&self, index: usize, current: T, new: T) -> Result<T> {
-        let (rank, offset) = self.locate_slowly("compare_exchange", index)?;
-        if let Some(at) = self.element_of(rank, offset)? {
-            // SAFETY: a mapped element; T's granule is its size.
-            return Ok(unsafe { atomic::compare_exchange_at(at, current, new) });
-        }
-        self.window
-            .compare_exchange(rank, offset, current, new)
-            .map_err(|error| during("compare_exchange", index, rank, error))
+        Error::new(ErrorKind::OutOfBounds, text)
     }
 }
 
@@ -568,18 +531,23 @@ fn slowly<T>(body: impl FnOnce(&mut Slot<T>) -> Option<Error>) -> Result<T> {
 }
 
 #[cold]
-fn during(call: &str, index: usize, rank: usize, error: Error) -> Error {
+fn during<const D: usize>(call: &str, index: [usize; D], rank: usize, error: Error) -> Error {
+    let index = match D {
+        1 => format!("{}", index[0]),
+        _ => format!("{index:?}"),
+    };
     error
         .context(format!("{call} of index {index} at rank {rank}"))
         .with_peer(rank)
 }
 
-impl<T: Element> fmt::Debug for GlobalArray<T> {
+impl<T: Element, const D: usize> fmt::Debug for GlobalArray<T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GlobalArray")
             .field("element", &std::any::type_name::<T>())
-            .field("len", &self.len())
-            .field("local_range", &self.local_range())
+            .field("shape", &self.shape())
+            .field("grid", &self.grid())
+            .field("owned", &self.owned(self.rank()).shape())
             .field("mode", &self.mode)
             .finish_non_exhaustive()
     }

@@ -9,7 +9,8 @@
 //! | [`MemoryHandle`] | `ucp_mem_h` | its context |
 //! | [`RemoteKey`] | `ucp_rkey_h` | its endpoint, and for local keys the memory |
 //! | [`SerializedRemoteKey`] | packed rkey | nothing: bytes with a checksum |
-//! | [`Request`] | request pointer | its endpoint and its buffer |
+//! | [`Request`], [`GetBatch`] | request pointers | their endpoints and their buffer |
+//! | [`PutTicket`] | | its endpoint |
 //!
 //! Most programs never need this module: [`GlobalArray`](crate::GlobalArray) is built on it.
 //! It is for programs that move keys between processes by their own means.
@@ -34,9 +35,13 @@
 //! # Ok(()) }
 //! ```
 
+mod amo;
+mod batch;
 mod context;
 mod endpoint;
+mod flush;
 mod memory;
+mod message;
 mod request;
 mod rkey;
 mod seal;
@@ -45,11 +50,17 @@ mod status;
 mod unflushed;
 mod worker;
 
+pub use batch::GetBatch;
 pub use context::{Builder, Context, version};
 pub use endpoint::Endpoint;
+pub use flush::PutTicket;
 pub use memory::MemoryHandle;
+pub(crate) use message::Message;
 pub use request::Request;
 pub use rkey::RemoteKey;
 pub use serialized::SerializedRemoteKey;
 pub use status::Status;
 pub use worker::{Worker, WorkerAddress};
+
+#[cfg(test)]
+mod tests;

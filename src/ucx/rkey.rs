@@ -6,16 +6,17 @@
 #![expect(unsafe_code, reason = "calls UCX")]
 
 use super::endpoint::Endpoint;
+use super::flush::PutTicket;
 use super::memory::MemoryHandle;
 use super::request::{Posted, Request};
-use super::serialized::SerializedRemoteKey;
+use super::serialized::{SerializedRemoteKey, Shape};
 use super::status::check;
-use super::unflushed::{DroppedKey, Elements, Unflushed};
+use super::unflushed::{DroppedKey, Elements};
 use super::worker::{Worker, host_param};
-use crate::atomic::{self, AtomicElement, AtomicOp};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use ucx_sys as sys;
 
@@ -30,11 +31,24 @@ const PUT_PIECE: usize = 1 << 20;
 /// worker this key's endpoint leads to.
 #[derive(Debug)]
 pub struct RemoteKey {
+    /// Where the peer's memory is mapped in this process.
+    pub(super) pointer: Option<NonNull<u8>>,
+    serialized: SerializedRemoteKey,
+    /// Shared with the keys to parts of this key's memory.
+    unpacked: Arc<Unpacked>,
+}
+
+// SAFETY: the memory is accessed by atomics or assembly only.
+unsafe impl Send for RemoteKey {}
+// SAFETY: as above.
+unsafe impl Sync for RemoteKey {}
+
+/// UCX's key. Invariant: `handle` came from `ucp_ep_rkey_unpack` on `endpoint` and is live until
+/// `drop`.
+#[derive(Debug)]
+struct Unpacked {
     /// None for memory of zero elements. Destroyed before the endpoint.
     handle: Option<NonNull<sys::ucp_rkey>>,
-    /// Where the peer's memory is mapped in this process.
-    pointer: Option<NonNull<u8>>,
-    serialized: SerializedRemoteKey,
     /// Keeps local memory mapped.
     memory: Option<MemoryHandle>,
     /// Whether an operation was posted with it, which UCX may still have to carry out.
@@ -42,10 +56,10 @@ pub struct RemoteKey {
     endpoint: Endpoint,
 }
 
-// SAFETY: the rkey is used under the worker's lock; the memory by atomics or assembly only.
-unsafe impl Send for RemoteKey {}
+// SAFETY: the rkey is used under the worker's lock.
+unsafe impl Send for Unpacked {}
 // SAFETY: as above.
-unsafe impl Sync for RemoteKey {}
+unsafe impl Sync for Unpacked {}
 
 impl RemoteKey {
     /// See [`Endpoint::unpack`].
@@ -53,6 +67,15 @@ impl RemoteKey {
     /// # Errors
     /// As there.
     pub fn from_serialized(endpoint: &Endpoint, key: &SerializedRemoteKey) -> Result<Self> {
+        Self::unpack(endpoint, key, None)
+    }
+
+    /// `memory`, if it is that of this process, is kept mapped.
+    fn unpack(
+        endpoint: &Endpoint,
+        key: &SerializedRemoteKey,
+        memory: Option<MemoryHandle>,
+    ) -> Result<Self> {
         endpoint.check_open()?;
         let job = endpoint.worker().context().job();
         if key.job() != job {
@@ -74,33 +97,35 @@ impl RemoteKey {
             ));
         }
         let packed = key.packed();
-        let mut this = Self {
+        let mut unpacked = Unpacked {
             handle: None,
-            pointer: None,
-            serialized: key.clone(),
-            memory: None,
+            memory,
             posted: AtomicBool::new(false),
             endpoint: endpoint.clone(),
         };
-        if packed.is_empty() {
-            return Ok(this);
+        let mut pointer = None;
+        if !packed.is_empty() {
+            let _state = endpoint.worker().lock()?;
+            let mut handle = ptr::null_mut();
+            // SAFETY: the endpoint is live and its worker locked; the bytes are what
+            // ucp_rkey_pack of the same UCX version gave in this job, by checksum.
+            let status = unsafe {
+                sys::ucp_ep_rkey_unpack(endpoint.raw(), packed.as_ptr().cast(), &raw mut handle)
+            };
+            check("ucp_ep_rkey_unpack", status)?;
+            unpacked.handle = NonNull::new(handle);
+            let mut address = ptr::null_mut();
+            // SAFETY: the key is live; base is the start of its memory.
+            let status = unsafe { sys::ucp_rkey_ptr(handle, key.base(), &raw mut address) };
+            if status == sys::UCS_OK {
+                pointer = NonNull::new(address.cast());
+            }
         }
-        let _state = endpoint.worker().lock()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the endpoint is live and its worker locked; the bytes are what ucp_rkey_pack
-        // of the same UCX version gave in this job, by checksum.
-        let status = unsafe {
-            sys::ucp_ep_rkey_unpack(endpoint.raw(), packed.as_ptr().cast(), &raw mut handle)
-        };
-        check("ucp_ep_rkey_unpack", status)?;
-        this.handle = NonNull::new(handle);
-        let mut address = ptr::null_mut();
-        // SAFETY: the key is live; base is the start of its memory.
-        let status = unsafe { sys::ucp_rkey_ptr(handle, key.base(), &raw mut address) };
-        if status == sys::UCS_OK {
-            this.pointer = NonNull::new(address.cast());
-        }
-        Ok(this)
+        Ok(Self {
+            pointer,
+            serialized: key.clone(),
+            unpacked: Arc::new(unpacked),
+        })
     }
 
     /// See [`MemoryHandle::remote_key`].
@@ -109,17 +134,60 @@ impl RemoteKey {
     /// As there.
     pub fn from_memory_handle(memory: &MemoryHandle, worker: &Worker) -> Result<Self> {
         let endpoint = worker.connect(&worker.address()?)?;
-        let mut key = Self::from_serialized(&endpoint, &memory.pack_for_here()?)?;
+        let mut key = Self::unpack(&endpoint, &memory.pack_for_here()?, Some(memory.clone()))?;
         // Its own process's memory is there, whatever the transport says.
         key.pointer = NonNull::new(memory.as_ptr());
-        key.memory = Some(memory.clone());
         Ok(key)
+    }
+
+    /// A key to `count` elements of type `T`, which lie `byte_offset` bytes into this key's
+    /// memory: as good as one to memory of their own, and cheap. UCX's key is destroyed after the
+    /// last of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`]; [`ErrorKind::WrongElement`] if they would not be aligned.
+    pub(crate) fn part<T: Element>(&self, byte_offset: usize, count: usize) -> Result<Self> {
+        let shape = Shape::of::<T>(count)?;
+        let inside = byte_offset
+            .checked_add(shape.bytes())
+            .is_some_and(|end| end <= self.len());
+        if !inside {
+            return Err(Error::new(
+                ErrorKind::OutOfBounds,
+                format!(
+                    "{} bytes from byte {byte_offset} are outside the {} that rank {} holds",
+                    shape.bytes(),
+                    self.len(),
+                    self.owner()
+                ),
+            ));
+        }
+        let serialized = self.serialized.part(byte_offset, &shape);
+        // SAFETY: mapped, and inside as just checked.
+        let here = |base: NonNull<u8>| unsafe { base.add(byte_offset) };
+        let pointer = self.pointer.map(here);
+        let aligned_there = serialized.base() % align_of::<T>() as u64 == 0;
+        if !aligned_there || pointer.is_some_and(|here| !here.cast::<T>().is_aligned()) {
+            return Err(Error::new(
+                ErrorKind::WrongElement,
+                format!(
+                    "byte {byte_offset} of the memory of rank {} is not aligned for {}",
+                    self.owner(),
+                    std::any::type_name::<T>()
+                ),
+            ));
+        }
+        Ok(Self {
+            pointer,
+            serialized,
+            unpacked: self.unpacked.clone(),
+        })
     }
 
     /// The key as bytes again, as good as those it was made from.
     #[must_use]
     pub fn serialize(&self) -> SerializedRemoteKey {
-        if let Some(memory) = &self.memory {
+        if let Some(memory) = &self.unpacked.memory {
             memory.set_packed();
         }
         self.serialized.clone()
@@ -173,13 +241,15 @@ impl RemoteKey {
     /// UCX's handle, null for a key to zero elements; valid while this key lives.
     #[must_use]
     pub fn as_raw(&self) -> sys::ucp_rkey_h {
-        self.handle.map_or(ptr::null_mut(), NonNull::as_ptr)
+        self.unpacked
+            .handle
+            .map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
     /// The endpoint it is used through.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.unpacked.endpoint
     }
 
     /// The element at `offset`. Waits for it.
@@ -223,7 +293,7 @@ impl RemoteKey {
         // SAFETY: as above; the new buffer has that capacity.
         unsafe { element::copy(buffer.as_mut_ptr().cast(), from, count * size_of::<T>()) };
         // SAFETY: complete, with the bytes of `count` elements in the buffer.
-        Ok(unsafe { Request::new(self.endpoint.clone(), Posted::Done, buffer, count) })
+        Ok(unsafe { Request::new(self.endpoint().clone(), Posted::Done, buffer, count) })
     }
 
     /// Fills `to` with the elements from `offset` on. Waits for them. On error `to` may hold
@@ -284,102 +354,30 @@ impl RemoteKey {
         Ok(())
     }
 
+    /// As [`RemoteKey::put_range`]; what is returned tells when the values are in their place. As
+    /// many may be kept as you like, and dropped at any time.
+    ///
+    /// # Errors
+    /// As for [`RemoteKey::get`].
+    pub fn put_nb<T: Element>(&self, offset: usize, from: &[T]) -> Result<PutTicket> {
+        self.put_range(offset, from)?;
+        Ok(PutTicket::new(
+            self.pointer.is_none().then(|| self.endpoint()),
+        ))
+    }
+
     /// Waits until everything written through keys of this worker is in its place.
     ///
     /// # Errors
     /// [`ErrorKind::Ucx`], or whatever ended the wait.
     pub fn flush(&self) -> Result<()> {
         fence(Ordering::SeqCst);
-        self.endpoint.worker().flush()
-    }
-
-    /// Adds `value` to the element at `offset`, wrapping around; returns the value before. Waits.
-    ///
-    /// # Errors
-    /// As for [`RemoteKey::get`].
-    #[doc(alias = "ucp_atomic_op_nbx")]
-    pub fn fetch_add<T: AtomicElement>(&self, offset: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::Add, offset, value)
-    }
-
-    /// Bitwise and, as [`RemoteKey::fetch_add`].
-    ///
-    /// # Errors
-    /// As for [`RemoteKey::get`].
-    pub fn fetch_and<T: AtomicElement>(&self, offset: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::And, offset, value)
-    }
-
-    /// Bitwise or, as [`RemoteKey::fetch_add`].
-    ///
-    /// # Errors
-    /// As for [`RemoteKey::get`].
-    pub fn fetch_or<T: AtomicElement>(&self, offset: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::Or, offset, value)
-    }
-
-    /// Bitwise exclusive or, as [`RemoteKey::fetch_add`].
-    ///
-    /// # Errors
-    /// As for [`RemoteKey::get`].
-    pub fn fetch_xor<T: AtomicElement>(&self, offset: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::Xor, offset, value)
-    }
-
-    /// Stores `value`, as [`RemoteKey::fetch_add`].
-    ///
-    /// # Errors
-    /// As for [`RemoteKey::get`].
-    pub fn swap<T: AtomicElement>(&self, offset: usize, value: T) -> Result<T> {
-        self.fetch_op(AtomicOp::Swap, offset, value)
-    }
-
-    /// Stores `new` if the element is `current`; returns the value before. Waits.
-    ///
-    /// # Errors
-    /// As for [`RemoteKey::get`].
-    pub fn compare_exchange<T: AtomicElement>(
-        &self,
-        offset: usize,
-        current: T,
-        new: T,
-    ) -> Result<T> {
-        self.check::<T>(offset, 1)?;
-        if let Some(pointer) = self.pointer {
-            // SAFETY: mapped while self lives, checked above to hold a T at `offset`.
-            let at = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above.
-            return Ok(unsafe { atomic::compare_exchange_at(at, current, new) });
-        }
-        self.post_atomic(sys::UCP_ATOMIC_OP_CSWAP, offset, current, new)
-    }
-
-    pub(crate) fn fetch_op<T: AtomicElement>(
-        &self,
-        op: AtomicOp,
-        offset: usize,
-        value: T,
-    ) -> Result<T> {
-        self.check::<T>(offset, 1)?;
-        if let Some(pointer) = self.pointer {
-            // SAFETY: mapped while self lives, checked above to hold a T at `offset`.
-            let at = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above.
-            return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
-        }
-        let opcode = match op {
-            AtomicOp::Add => sys::UCP_ATOMIC_OP_ADD,
-            AtomicOp::And => sys::UCP_ATOMIC_OP_AND,
-            AtomicOp::Or => sys::UCP_ATOMIC_OP_OR,
-            AtomicOp::Xor => sys::UCP_ATOMIC_OP_XOR,
-            AtomicOp::Swap => sys::UCP_ATOMIC_OP_SWAP,
-        };
-        self.post_atomic(opcode, offset, value, value)
+        self.endpoint().worker().flush()
     }
 
     /// Whether `count` elements of type `T` from `offset` on lie inside the memory.
-    fn check<T: Element>(&self, offset: usize, count: usize) -> Result<()> {
-        self.endpoint.check_open()?;
+    pub(super) fn check<T: Element>(&self, offset: usize, count: usize) -> Result<()> {
+        self.endpoint().check_open()?;
         let inside = offset
             .checked_add(count)
             .is_some_and(|end| end <= self.count());
@@ -412,18 +410,18 @@ impl RemoteKey {
     }
 
     /// UCX's handle, for an operation that is about to be posted.
-    fn post_with(&self) -> sys::ucp_rkey_h {
-        self.posted.store(true, Ordering::Relaxed);
+    pub(super) fn post_with(&self) -> sys::ucp_rkey_h {
+        self.unpacked.posted.store(true, Ordering::Relaxed);
         self.as_raw()
     }
 
     /// Address in the owner's process. `offset` has been checked.
-    fn remote_address<T>(&self, offset: usize) -> u64 {
+    pub(super) fn remote_address<T>(&self, offset: usize) -> u64 {
         self.base_address() + (offset * size_of::<T>()) as u64
     }
 
     /// Elements in the owner's process. They have been checked.
-    fn elements<T>(&self, offset: usize, count: usize) -> Elements {
+    pub(super) fn elements<T>(&self, offset: usize, count: usize) -> Elements {
         Elements {
             start: self.remote_address::<T>(offset),
             count,
@@ -433,11 +431,11 @@ impl RemoteKey {
 
     /// Posts a get. Bounds and type have been checked; zero elements need no operation.
     fn post_get<T: Element>(&self, offset: usize, count: usize) -> Result<Request<T>> {
-        let worker = self.endpoint.worker();
+        let worker = self.endpoint().worker();
         let mut buffer = Vec::<T::Bits>::with_capacity(count);
         let mut posted = Posted::Done;
         if count > 0 {
-            worker.order(&self.endpoint, &self.elements::<T>(offset, count))?;
+            worker.order(self.endpoint(), &self.elements::<T>(offset, count))?;
             let _state = worker.lock()?;
             let param = host_param();
             // SAFETY: endpoint and key are live, the worker locked; the range lies in the
@@ -445,7 +443,7 @@ impl RemoteKey {
             // write to it.
             let result = unsafe {
                 sys::ucp_get_nbx(
-                    self.endpoint.raw(),
+                    self.endpoint().raw(),
                     buffer.as_mut_ptr().cast(),
                     count * size_of::<T>(),
                     self.remote_address::<T>(offset),
@@ -456,7 +454,7 @@ impl RemoteKey {
             posted = Posted::new("ucp_get_nbx", result)?;
         }
         // SAFETY: posted on this worker, for `count` elements, into this buffer.
-        Ok(unsafe { Request::new(self.endpoint.clone(), posted, buffer, count) })
+        Ok(unsafe { Request::new(self.endpoint().clone(), posted, buffer, count) })
     }
 
     /// Posts a put from a copy of `from`. Bounds and type have been checked.
@@ -464,10 +462,10 @@ impl RemoteKey {
         if from.is_empty() {
             return Ok(());
         }
-        let worker = self.endpoint.worker();
+        let worker = self.endpoint().worker();
         let bytes: &[u8] = bytemuck::cast_slice(from);
         let there = self.elements::<T>(offset, from.len());
-        worker.order(&self.endpoint, &there)?;
+        worker.order(self.endpoint(), &there)?;
         worker.admit(bytes.len())?;
         let buffer = bytes.to_vec();
         let mut state = worker.lock()?;
@@ -476,7 +474,7 @@ impl RemoteKey {
         // memory; the copy is kept until UCX is done with it.
         let result = unsafe {
             sys::ucp_put_nbx(
-                self.endpoint.raw(),
+                self.endpoint().raw(),
                 buffer.as_ptr().cast(),
                 buffer.len(),
                 self.remote_address::<T>(offset),
@@ -485,58 +483,13 @@ impl RemoteKey {
             )
         };
         let posted = Posted::new("ucp_put_nbx", result)?;
-        worker.set_unflushed(&mut state, &self.endpoint, &there);
+        worker.set_unflushed(&mut state, self.endpoint(), &there);
         state.keep(posted, buffer);
         Ok(())
     }
-
-    /// Posts an atomic and waits for its reply, the value before.
-    fn post_atomic<T: AtomicElement>(
-        &self,
-        opcode: sys::ucp_atomic_op_t,
-        offset: usize,
-        operand: T,
-        reply: T,
-    ) -> Result<T> {
-        let worker = self.endpoint.worker();
-        // Operand, then reply: owned, since UCX reads and writes them until it is done.
-        let mut words = Box::new([operand, reply]);
-        worker.order(&self.endpoint, &self.elements::<T>(offset, 1))?;
-        let posted = {
-            let _state = worker.lock()?;
-            let mut param = host_param();
-            param.op_attr_mask |=
-                sys::UCP_OP_ATTR_FIELD_DATATYPE | sys::UCP_OP_ATTR_FIELD_REPLY_BUFFER;
-            param.datatype = sys::ucp_dt_make_contig(size_of::<T>());
-            param.reply_buffer = (&raw mut words[1]).cast();
-            // SAFETY: endpoint and key are live, the worker locked; the element lies in the
-            // owner's memory, naturally aligned; `words` outlives the operation (see below).
-            let result = unsafe {
-                sys::ucp_atomic_op_nbx(
-                    self.endpoint.raw(),
-                    opcode,
-                    (&raw const words[0]).cast(),
-                    1,
-                    self.remote_address::<T>(offset),
-                    self.post_with(),
-                    &raw const param,
-                )
-            };
-            Posted::new("ucp_atomic_op_nbx", result)?
-        };
-        if let Err(error) = worker.wait(posted) {
-            std::mem::forget(words); // UCX may still write the reply.
-            if let Ok(mut state) = worker.lock() {
-                worker.remember(&mut state, &self.endpoint, Unflushed::abandon);
-            }
-            return Err(error);
-        }
-        // SAFETY: UCX wrote the reply through the pointer; a volatile read sees it.
-        Ok(unsafe { ptr::read_volatile(&raw const words[1]) })
-    }
 }
 
-impl Drop for RemoteKey {
+impl Drop for Unpacked {
     fn drop(&mut self) {
         let worker = self.endpoint.worker();
         let (Some(handle), Ok(mut state)) = (self.handle, worker.lock()) else {

@@ -84,19 +84,32 @@ impl SerializedRemoteKey {
             mapped_len,
             shape: *shape,
         };
+        Self::with(context.job(), header, packed)
+    }
+
+    /// The key to what lies `byte_offset` bytes into this key's memory, which has that much.
+    pub(super) fn part(&self, byte_offset: usize, shape: &Shape) -> Self {
+        let mut header = self.header;
+        header.base += byte_offset as u64;
+        header.mapped_len -= byte_offset as u64;
+        header.shape = *shape;
+        Self::with(self.job, header, self.packed())
+    }
+
+    fn with(job: u128, header: Header, packed: &[u8]) -> Self {
         let mut body = Vec::with_capacity(HEADER + packed.len());
         body.extend_from_slice(&header.context.to_le_bytes());
         body.extend_from_slice(&header.owner.to_le_bytes());
-        body.extend_from_slice(&base.to_le_bytes());
-        body.extend_from_slice(&mapped_len.to_le_bytes());
-        body.extend_from_slice(&shape.count.to_le_bytes());
-        body.extend_from_slice(&shape.size.to_le_bytes());
-        body.extend_from_slice(&shape.granule.to_le_bytes());
-        body.extend_from_slice(&shape.type_hash.to_le_bytes());
+        body.extend_from_slice(&header.base.to_le_bytes());
+        body.extend_from_slice(&header.mapped_len.to_le_bytes());
+        body.extend_from_slice(&header.shape.count.to_le_bytes());
+        body.extend_from_slice(&header.shape.size.to_le_bytes());
+        body.extend_from_slice(&header.shape.granule.to_le_bytes());
+        body.extend_from_slice(&header.shape.type_hash.to_le_bytes());
         body.extend_from_slice(packed);
         Self {
-            bytes: seal::seal(Kind::Key, context.job(), &body),
-            job: context.job(),
+            bytes: seal::seal(Kind::Key, job, &body),
+            job,
             header,
         }
     }

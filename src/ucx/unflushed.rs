@@ -91,20 +91,17 @@ impl Unflushed {
         self.since.keys.push(DroppedKey(key));
     }
 
-    /// A flush begins.
+    /// A flush begins. It also takes care of what one that has not ended would.
     pub(super) fn begin(&mut self) {
-        debug_assert!(self.flushing.is_empty(), "one flush at a time");
         std::mem::swap(&mut self.since, &mut self.flushing);
+        self.flushing.absorb(&mut self.since);
     }
 
     /// The flush has ended, well or not. Returns keys that nothing uses any more.
     #[must_use]
     pub(super) fn end(&mut self, flushed: bool) -> Vec<DroppedKey> {
         if !flushed {
-            self.since.abandoned |= self.flushing.abandoned;
-            self.since.keys.append(&mut self.flushing.keys);
-            self.since.elements.extend(self.flushing.elements.iter());
-            self.since.ranges.append(&mut self.flushing.ranges);
+            self.since.absorb(&mut self.flushing);
         }
         self.flushing.elements.clear();
         self.flushing.ranges.clear();
@@ -114,6 +111,13 @@ impl Unflushed {
 }
 
 impl Writes {
+    fn absorb(&mut self, other: &mut Self) {
+        self.abandoned |= std::mem::take(&mut other.abandoned);
+        self.keys.append(&mut other.keys);
+        self.elements.extend(other.elements.drain());
+        self.ranges.append(&mut other.ranges);
+    }
+
     fn is_empty(&self) -> bool {
         self.elements.is_empty()
             && self.ranges.is_empty()

@@ -4,6 +4,7 @@
 
 use super::context::Context;
 use super::endpoint::{Endpoint, WeakEndpoint};
+use super::flush::Flushes;
 use super::request::{InFlight, Outcome, Posted};
 use super::seal::{self, Kind};
 use super::status::check;
@@ -30,17 +31,16 @@ const SHARED_NAP: Duration = Duration::from_millis(1);
 /// A place where communication happens. Cloning shares it. All methods may be called from any
 /// thread; a lock inside makes them take turns.
 #[derive(Clone, Debug)]
-pub struct Worker(Arc<Inner>);
+pub struct Worker(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     // Dropped after `Drop::drop` below has destroyed the worker.
     state: Mutex<State>,
     event_fd: i32,
     /// Whether a flush has anything to wait for. Changed with `state` locked.
-    unflushed: AtomicBool,
-    /// Held by the thread that flushes: another that finds nothing to flush has to wait for it.
-    flushing: Mutex<()>,
+    pub(super) unflushed: AtomicBool,
+    pub(super) flushes: Flushes,
     /// The process is about to end: endpoints are not closed, nor the worker destroyed.
     ending: AtomicBool,
     limits: Arc<Limits>,
@@ -55,10 +55,12 @@ pub(super) struct State {
     /// Operations nobody waits for, with the buffers they use, oldest first.
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: usize,
+    /// Messages given up while under way, with their buffers: how they end matters to nobody.
+    orphans: Vec<InFlight>,
     /// Endpoints that a flush has to wait for: see [`Unflushed`].
-    written: Vec<WeakEndpoint>,
+    pub(super) written: Vec<WeakEndpoint>,
     /// The first failure of an operation nobody waited for: the next flush reports it.
-    failure: Option<Error>,
+    pub(super) failure: Option<Error>,
     /// Threads in [`Worker::wait_for`].
     waiters: usize,
 }
@@ -88,6 +90,7 @@ impl Worker {
                 handle,
                 in_flight: VecDeque::new(),
                 in_flight_bytes: 0,
+                orphans: Vec::new(),
                 written: Vec::new(),
                 failure: None,
                 waiters: 0,
@@ -95,7 +98,7 @@ impl Worker {
             event_fd: -1,
             limits: limits.clone(),
             unflushed: AtomicBool::new(false),
-            flushing: Mutex::default(),
+            flushes: Flushes::default(),
             ending: AtomicBool::new(false),
             context: context.clone(),
         };
@@ -145,72 +148,6 @@ impl Worker {
         Endpoint::new(self, address.context, &address.bytes)
     }
 
-    /// Waits until all puts posted on this worker are complete at their targets. Atomics are when
-    /// they return.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Ucx`], or whatever ended the wait.
-    #[doc(alias = "ucp_ep_flush_nbx")]
-    pub fn flush(&self) -> Result<()> {
-        self.context().refuse_fork()?;
-        if !self.0.unflushed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let _one_at_a_time = self
-            .0
-            .flushing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        // Endpoint by endpoint: flushing the worker would also wait for connections over which
-        // nothing was written, until their peers progress them.
-        let written: Vec<Endpoint> = {
-            let mut state = self.lock()?;
-            let written = state.written.drain(..);
-            let live = written.filter_map(|endpoint| endpoint.upgrade());
-            live.inspect(|endpoint| endpoint.unflushed().begin())
-                .collect()
-        };
-        let flushed = self.flush_endpoints(&written);
-        let mut state = self.state();
-        for endpoint in &written {
-            let mut unflushed = endpoint.unflushed();
-            for key in unflushed.end(flushed.is_ok()) {
-                state.destroy(key);
-            }
-            // Something may have been posted meanwhile, too.
-            if !unflushed.is_empty() {
-                state.written.push(endpoint.downgrade());
-            }
-        }
-        let flushed = flushed.and(state.failure.take().map_or(Ok(()), Err));
-        if state.written.is_empty() {
-            self.0.unflushed.store(false, Ordering::Release);
-        }
-        // Dropping an endpoint takes the lock.
-        drop(state);
-        flushed
-    }
-
-    fn flush_endpoints(&self, endpoints: &[Endpoint]) -> Result<()> {
-        let mut flushes = Vec::with_capacity(endpoints.len());
-        {
-            let _state = self.lock()?;
-            let param = sys::ucp_request_param_t::ZEROED;
-            for endpoint in endpoints {
-                // SAFETY: the endpoint is live and of this worker, which is locked.
-                let result = unsafe { sys::ucp_ep_flush_nbx(endpoint.raw(), &raw const param) };
-                flushes.push(Posted::new("ucp_ep_flush_nbx", result));
-            }
-        }
-        let mut all = Ok(());
-        for flush in flushes {
-            // All are waited for, or at least freed, also after the first failure.
-            let flushed = flush.and_then(|posted| self.wait(posted));
-            all = all.and(flushed);
-        }
-        all
-    }
-
     /// Lets UCX do what it can do now; returns whether it did anything.
     ///
     /// # Errors
@@ -248,88 +185,6 @@ impl Worker {
 
     pub(super) fn is_ending(&self) -> bool {
         self.0.ending.load(Ordering::Acquire)
-    }
-
-    /// Sends `message` under `tag`; returns when UCX has handed it on, so that it arrives whether
-    /// or not this side ever progresses its worker again.
-    pub(crate) fn send(&self, to: &Endpoint, tag: u64, message: Vec<u8>) -> Result<()> {
-        let posted = {
-            let _state = self.lock()?;
-            let param = host_param();
-            // SAFETY: the endpoint is live and of this worker, which is locked; the message is
-            // leaked below should the wait end early.
-            let result = unsafe {
-                sys::ucp_tag_send_nbx(
-                    to.raw(),
-                    message.as_ptr().cast(),
-                    message.len(),
-                    tag,
-                    &raw const param,
-                )
-            };
-            Posted::new("ucp_tag_send_nbx", result)?
-        };
-        let sent = self.wait(posted);
-        if sent.is_err() {
-            std::mem::forget(message);
-        }
-        sent
-    }
-
-    /// Receives the next message with exactly `tag`, of at most `limit` bytes; waits for it.
-    pub(crate) fn receive(&self, tag: u64, limit: usize) -> Result<Vec<u8>> {
-        let mut buffer = Vec::<u8>::with_capacity(limit);
-        let request = {
-            let state = self.lock()?;
-            let mut param = host_param();
-            // Always a request: its length can then be asked for in one way.
-            param.op_attr_mask |= sys::UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-            // SAFETY: the worker is live and locked; the buffer outlives the operation: on a
-            // failed wait it is given to the worker below.
-            let result = unsafe {
-                sys::ucp_tag_recv_nbx(
-                    state.handle.as_ptr(),
-                    buffer.as_mut_ptr().cast(),
-                    limit,
-                    tag,
-                    u64::MAX,
-                    &raw const param,
-                )
-            };
-            match Posted::new("ucp_tag_recv_nbx", result)? {
-                Posted::InFlight(request) => request,
-                Posted::Done => {
-                    return Err(Error::new(ErrorKind::Ucx, "ucp_tag_recv_nbx: no request"));
-                }
-            }
-        };
-        let mut info = sys::ucp_tag_recv_info_t::ZEROED;
-        let waited = self.wait_for(|_| {
-            // SAFETY: the request is live until freed below, the worker locked.
-            let status = unsafe { sys::ucp_tag_recv_request_test(request.as_ptr(), &raw mut info) };
-            (status != sys::UCS_INPROGRESS).then_some(status)
-        });
-        let mut state = self.state();
-        match waited {
-            Ok(status) => {
-                state.free(request);
-                check("ucp_tag_recv_nbx", status)?;
-                // SAFETY: UCX has written so many bytes, at most `limit`.
-                unsafe { buffer.set_len(info.length.min(limit)) };
-                Ok(buffer)
-            }
-            Err(error) => {
-                if self.context().is_forked() {
-                    std::mem::forget(buffer);
-                    return Err(error);
-                }
-                // SAFETY: live request of this worker, which is locked. The buffer is kept until
-                // the cancellation has taken effect.
-                unsafe { sys::ucp_request_cancel(state.handle.as_ptr(), request.as_ptr()) };
-                state.keep(Posted::InFlight(request), buffer);
-                Err(error)
-            }
-        }
     }
 
     /// Waits for a posted operation.
@@ -403,13 +258,18 @@ impl Worker {
         unsafe { sys::ucp_worker_signal(self.state().handle.as_ptr()) };
     }
 
+    /// Whether it is the same worker.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The locked state, for operations that talk to UCX.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>> {
         self.context().refuse_fork()?;
         Ok(self.state())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // A panic while locked leaves the state usable: UCX's calls do not unwind.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -429,6 +289,14 @@ impl Worker {
         } else {
             Ok(())
         }
+    }
+
+    /// Waits for all earlier puts to the peer: what is sent next is seen after them.
+    pub(crate) fn settle(&self, endpoint: &Endpoint) -> Result<()> {
+        if self.0.unflushed.load(Ordering::Relaxed) && !endpoint.unflushed().is_empty() {
+            return self.flush();
+        }
+        Ok(())
     }
 
     /// Notes that a put to `elements` was posted on `endpoint`. The state is locked.
@@ -492,6 +360,14 @@ impl State {
                 }
             }
         }
+        if !self.orphans.is_empty() {
+            for orphan in std::mem::take(&mut self.orphans) {
+                match (orphan.posted.test(), orphan.posted) {
+                    (Outcome::Complete(_), Posted::InFlight(request)) => self.free(request),
+                    _ => self.orphans.push(orphan),
+                }
+            }
+        }
     }
 
     fn has_room(&self, bytes: usize) -> bool {
@@ -506,6 +382,22 @@ impl State {
             self.in_flight_bytes += buffer.capacity();
             self.in_flight.push_back(InFlight { posted, buffer });
         }
+    }
+
+    /// Frees the requests of all that nobody waits for, and keeps the buffers. For the end of the
+    /// worker, which warns of requests that it still finds.
+    fn give_up(&mut self) {
+        for kept in self.in_flight.iter_mut().chain(&mut self.orphans) {
+            if let Posted::InFlight(request) = std::mem::replace(&mut kept.posted, Posted::Done) {
+                // SAFETY: a request of this worker, which nobody else uses, given up here.
+                unsafe { sys::ucp_request_free(request.as_ptr()) };
+            }
+        }
+    }
+
+    /// Keeps the buffer of a message that was given up until UCX is done with it.
+    pub(super) fn adopt(&mut self, posted: Posted, buffer: Vec<u8>) {
+        self.orphans.push(InFlight { posted, buffer });
     }
 
     /// Destroys a key that nothing uses any more.
@@ -541,9 +433,12 @@ impl Drop for Inner {
             // The parent's, or the end of the process: its buffers stay with its operations, and
             // its context with it.
             std::mem::forget(std::mem::take(&mut state.in_flight));
+            std::mem::forget(std::mem::take(&mut state.orphans));
             std::mem::forget(self.context.clone());
             return;
         }
+        self.flushes.give_up(state);
+        state.give_up();
         // SAFETY: live; endpoints, keys and requests held the Arc that is now gone. Buffers in
         // flight are freed afterwards.
         unsafe { sys::ucp_worker_destroy(state.handle.as_ptr()) };

@@ -6,15 +6,18 @@
 //! 3. whether that block could be mapped: machines where it could are *nodes*
 //! 4. only if there are several nodes: addresses of the workers that serve memory
 
+use super::ask::{Desk, Served};
+use super::collective::{decode, encode};
 use super::control::Launcher;
 use super::engine::Engine;
 use super::graves::Graves;
 use super::identity::{Identity, barriers};
 use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
+use super::pool::Pool;
 use super::progress::Service;
 use super::room::{allows_posix, shm_text};
-use super::{Core, World, decode, encode};
+use super::{Core, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
@@ -156,7 +159,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let cards = bootstrap.gather(&card, timeout)?;
     let addresses: Vec<_> = cards.iter().map(|card| card.address.clone()).collect();
 
-    let peers = Arc::new(Peers::new(worker.clone(), addresses));
+    let peers = Arc::new(Peers::new(worker.clone(), addresses.clone()));
     let block = if alone {
         None
     } else {
@@ -168,21 +171,27 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let nodes = nodes_of(&machines, &mapped, rank);
     let block = block.filter(|_| nodes.mine().len() > 1);
 
-    let mut service = None;
+    let (mut service, mut served) = (None, None);
     if nodes.count() > 1 {
         let serving = context.worker_within(limits).map_err(start_failed)?;
         let address = serving.address()?.to_bytes();
-        service = Some(Service::start(serving)?);
+        let memory = served.insert(Arc::new(Served::default())).clone();
+        let desk = Desk::new(serving.clone(), addresses, memory);
+        service = Some(Service::start(serving, desk)?);
         peers.serve_at(bootstrap.gather(&address, timeout)?);
     }
 
     let nodes = Arc::new(nodes);
+    let pool = Arc::new(Pool::default());
     let core = Core {
         rank,
         size,
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),
-        graves: Graves::default(),
+        next_ticket: AtomicU64::new(0),
+        graves: Graves::new(served.clone(), pool.clone()),
+        pool,
+        served,
         engine: Engine::new(peers.clone(), nodes.clone(), block, rank, limits.clone()),
         peers,
         nodes,

@@ -2,11 +2,12 @@
 
 use super::engine::Combine;
 use super::node::{RESULT, SLOT};
-use super::reduce::{Number, Op, reduce_bytes};
+use super::reduce::reduce_bytes;
 use super::signature::{Call, Signature};
 use super::{Core, World};
 use crate::element::{Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
+use crate::operator::{Number, Op};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -161,6 +162,11 @@ impl World {
 impl Core {
     pub(crate) fn barrier(&self, signature: &Signature) -> Result<()> {
         let _turn = self.turn()?;
+        self.barrier_in_turn(signature)
+    }
+
+    /// The caller has the [`turn`](Core::turn).
+    pub(crate) fn barrier_in_turn(&self, signature: &Signature) -> Result<()> {
         self.engine
             .exchange(signature, &[], &Combine::Nothing, |_| ())
     }
@@ -215,12 +221,12 @@ fn pieces(total: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..total.div_ceil(step).max(1)).map(move |piece| (piece * step, total.min((piece + 1) * step)))
 }
 
-pub(crate) fn encode<T: Serialize>(object: &T) -> Result<Vec<u8>> {
+pub(super) fn encode<T: Serialize>(object: &T) -> Result<Vec<u8>> {
     ucxrun::codec::encode(object)
         .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))
 }
 
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     ucxrun::codec::decode(bytes, bytes.len())
         .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))
 }

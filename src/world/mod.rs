@@ -1,6 +1,7 @@
 //! `World`: all ranks of a job, seen from one of them.
 #![doc = include_str!("README.md")]
 
+mod ask;
 mod bootstrap;
 mod collective;
 mod control;
@@ -9,26 +10,30 @@ mod graves;
 mod identity;
 mod node;
 mod peers;
+mod pool;
 mod progress;
 mod reduce;
 mod room;
+mod segment;
 mod signature;
 mod thread;
 
-pub use reduce::{Number, Op};
-
-pub(crate) use collective::{decode, encode};
-pub(crate) use graves::unmap;
+pub(crate) use ask::{Answer, Asks, MemoryName, Places, Run, Work};
+pub(crate) use graves::{Grave, unmap};
 pub(crate) use peers::Peers;
+pub(crate) use pool::{Part, SLAB, SMALL};
+pub(crate) use segment::{Memory, Segment, meet};
 pub(crate) use signature::{Call, Signature};
 
 use crate::error::{Error, Result, ucx_has_failed};
 use crate::ucx::{Context, Worker};
 use crate::wait::Limits;
+use ask::Served;
 use control::Launcher;
 use engine::Engine;
 use graves::Graves;
 use peers::Nodes;
+use pool::Pool;
 use progress::Service;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -65,11 +70,16 @@ pub(crate) struct Core {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     next_array: AtomicU64,
+    /// Of the next request to an owner.
+    next_ticket: AtomicU64,
     /// Held by the thread whose collective it is.
     turn: Mutex<()>,
     // The order of the fields is the order of their end: memory of dropped arrays, then what
     // holds keys and endpoints, then the worker under them, then the context.
     graves: Graves,
+    pool: Arc<Pool>,
+    /// What peers may ask for; None where all memory is mapped.
+    served: Option<Arc<Served>>,
     engine: Engine,
     peers: Arc<Peers>,
     nodes: Arc<Nodes>,
@@ -275,6 +285,11 @@ impl Core {
 
     pub(crate) fn peers(&self) -> &Peers {
         &self.peers
+    }
+
+    /// Memory that small arrays share.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     pub(crate) fn graves(&self) -> &Graves {

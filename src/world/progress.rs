@@ -2,8 +2,10 @@
 //!
 //! Over tcp every get, put and atomic is carried out at its target by whoever progresses the
 //! target's worker. A second worker of the same context, which nobody else uses, does that
-//! here, so that a rank that computes or sleeps answers at once. See the folder's README.
+//! here, so that a rank that computes or sleeps answers at once. The same thread carries out
+//! aggregated requests: see [`Desk`]. See the folder's README.
 
+use super::ask::Desk;
 use crate::error::Result;
 use crate::ucx::Worker;
 use std::sync::Arc;
@@ -26,11 +28,11 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn start(worker: Worker) -> Result<Self> {
+    pub(super) fn start(worker: Worker, mut desk: Desk) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = super::spawn("pgas-progress", {
             let (worker, stop) = (worker.clone(), stop.clone());
-            move || serve(&worker, &stop)
+            move || serve(&worker, &mut desk, &stop)
         })?;
         Ok(Self {
             worker,
@@ -40,10 +42,11 @@ impl Service {
     }
 }
 
-fn serve(worker: &Worker, stop: &AtomicBool) {
+fn serve(worker: &Worker, desk: &mut Desk, stop: &AtomicBool) {
     let mut last = Instant::now();
     while !stop.load(Ordering::Acquire) {
-        match worker.progress() {
+        let moved = worker.progress();
+        match moved.and_then(|moved| Ok(desk.work()? | moved)) {
             Ok(true) => last = Instant::now(),
             Ok(false) if last.elapsed() < POLL_FOR => std::thread::yield_now(),
             // Nothing for a while: sleep until UCX's descriptor says otherwise. Should it fail,

@@ -16,13 +16,16 @@ pub(crate) enum Call {
     FromLocal,
     Read,
     Local,
+    Atomics,
+    Update,
+    Exchange,
     EndMode,
     CloseArray,
     Finish,
 }
 
 impl Call {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 14] = [
         Self::Barrier,
         Self::Broadcast,
         Self::AllGather,
@@ -31,6 +34,9 @@ impl Call {
         Self::FromLocal,
         Self::Read,
         Self::Local,
+        Self::Atomics,
+        Self::Update,
+        Self::Exchange,
         Self::EndMode,
         Self::CloseArray,
         Self::Finish,
@@ -93,6 +99,9 @@ impl fmt::Display for Signature {
             Call::FromLocal => write!(f, "GlobalArray::from_local"),
             Call::Read => write!(f, "read() of array {count}"),
             Call::Local => write!(f, "local() of array {count}"),
+            Call::Atomics => write!(f, "atomics() of array {count}"),
+            Call::Update => write!(f, "update() of array {count}"),
+            Call::Exchange => write!(f, "an exchange of array {count}"),
             Call::EndMode => write!(f, "the end of a view of array {count}"),
             Call::CloseArray => write!(f, "close() of array {count}"),
             Call::Finish => write!(f, "the end of the program"),
@@ -105,6 +114,8 @@ pub(super) fn mismatch(mine: (usize, &Signature), other: (usize, &Signature)) ->
     let ((a, one), (b, two)) = (mine, other);
     let why = if one.call == two.call && one.count == two.count && one.element != two.element {
         " with another element type"
+    } else if one.call == two.call && one.count == two.count && one.call == Call::NewArray {
+        " with another shape or distribution"
     } else if one.call == two.call && one.count == two.count {
         " with another operator or root"
     } else {

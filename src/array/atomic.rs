@@ -1,0 +1,247 @@
+//! Atomic operations on single elements, in an open array and in the mode that has nothing else.
+
+#![expect(unsafe_code, reason = "atomics through mapped pointers")]
+
+use super::modes::{Mode, view};
+use super::{ArrayIndex, GlobalArray, Owned, Slot, during, slowly};
+use crate::atomic::{self, AtomicBits, AtomicElement, AtomicNumber, AtomicOp};
+use crate::error::{Error, Result};
+use crate::world::Call;
+use std::fmt;
+use std::ops::Range;
+use std::panic::Location;
+
+impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
+    /// Only atomic operations, until the view ends: nothing but them touches an element on any
+    /// rank, so that there is one order of all operations on an element.
+    ///
+    /// Collective, and a [barrier](crate::World::barrier): all that was written before is seen.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::read`].
+    #[track_caller]
+    pub fn atomics(&mut self) -> Result<AtomicsView<'_, T, D>> {
+        self.enter("atomics", Call::Atomics, Mode::Atomics(Location::caller()))?;
+        Ok(AtomicsView {
+            array: self,
+            ended: false,
+        })
+    }
+
+    /// `line` and `mode` are what the caller may do: see [`GlobalArray::find`].
+    #[inline]
+    fn fetch_op(
+        &self,
+        op: AtomicOp,
+        index: [usize; D],
+        value: T,
+        (line, mode): (usize, Mode),
+    ) -> Result<T> {
+        match self.find(index, line, &mode) {
+            // SAFETY: `find` points to a mapped element; T's granule is its size.
+            Some(at) => Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
+            None => slowly(|to| self.fetch_op_slowly(op, index, value, mode, to)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fetch_op_slowly(
+        &self,
+        op: AtomicOp,
+        index: [usize; D],
+        value: T,
+        mode: Mode,
+        to: &mut Slot<T>,
+    ) -> Option<Error> {
+        to.fill(|| {
+            let call = op.name();
+            mode.check_open(call)?;
+            let (rank, offset) = self.locate(call, index)?;
+            if let Some(at) = self.element_of(rank, offset)? {
+                // SAFETY: a mapped element; T's granule is its size.
+                return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
+            }
+            self.window
+                .fetch_op(op, rank, offset, value)
+                .map_err(|error| during(call, index, rank, error))
+        })
+    }
+
+    #[inline]
+    fn exchange_if(
+        &self,
+        index: [usize; D],
+        current: T,
+        new: T,
+        (line, mode): (usize, Mode),
+    ) -> Result<T> {
+        match self.find(index, line, &mode) {
+            // SAFETY: `find` points to a mapped element; T's granule is its size.
+            Some(at) => Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
+            None => slowly(|to| self.exchange_if_slowly(index, current, new, mode, to)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn exchange_if_slowly(
+        &self,
+        index: [usize; D],
+        current: T,
+        new: T,
+        mode: Mode,
+        to: &mut Slot<T>,
+    ) -> Option<Error> {
+        to.fill(|| {
+            mode.check_open("compare_exchange")?;
+            let (rank, offset) = self.locate("compare_exchange", index)?;
+            if let Some(at) = self.element_of(rank, offset)? {
+                // SAFETY: a mapped element; T's granule is its size.
+                return Ok(unsafe { atomic::compare_exchange_at(at, current, new) });
+            }
+            self.window
+                .compare_exchange(rank, offset, current, new)
+                .map_err(|error| during("compare_exchange", index, rank, error))
+        })
+    }
+}
+
+/// The operations of an array and of its [`AtomicsView`].
+macro_rules! operations {
+    ($receiver:ty, |$this:ident| $array:expr, $may:expr) => {
+        impl<T: AtomicElement, const D: usize> $receiver {
+            /// Stores `value` at `index`; returns the value before. Atomic with all other atomic
+            /// operations, whoever does them. One-sided; waits.
+            ///
+            /// # Errors
+            /// As [`GlobalArray::get`].
+            #[inline]
+            #[doc(alias = "ucp_atomic_op_nbx")]
+            pub fn swap(&self, index: impl ArrayIndex<D>, value: T) -> Result<T> {
+                let $this = self;
+                $array.fetch_op(AtomicOp::Swap, index.into_array(), value, $may)
+            }
+
+            /// Stores `new` at `index` if the element is `current`, bit by bit; returns the value
+            /// before: it was stored if that is `current`. Atomic as a swap. One-sided; waits.
+            ///
+            /// # Errors
+            /// As [`GlobalArray::get`].
+            #[inline]
+            pub fn compare_exchange(
+                &self,
+                index: impl ArrayIndex<D>,
+                current: T,
+                new: T,
+            ) -> Result<T> {
+                let $this = self;
+                $array.exchange_if(index.into_array(), current, new, $may)
+            }
+        }
+
+        impl<T: AtomicNumber, const D: usize> $receiver {
+            operations!(@ |$this| $array, $may,
+                fetch_add Add "Adds `value` to the element at `index`; integers wrap around.";
+                fetch_sub Sub "Subtracts `value` from the element at `index`; integers wrap around.";
+                fetch_min Min "The smaller of `value` and the element at `index`, as [`Op::Min`](crate::Op::Min).";
+                fetch_max Max "The larger of `value` and the element at `index`, as [`Op::Max`](crate::Op::Max).";
+            );
+        }
+
+        impl<T: AtomicBits, const D: usize> $receiver {
+            operations!(@ |$this| $array, $may,
+                fetch_and And "Bitwise and of `value` and the element at `index`.";
+                fetch_or Or "Bitwise or of `value` and the element at `index`.";
+                fetch_xor Xor "Bitwise exclusive or of `value` and the element at `index`.";
+            );
+        }
+    };
+    (@ |$this:ident| $array:expr, $may:expr, $($name:ident $op:ident $doc:literal;)*) => {$(
+        #[doc = $doc]
+        ///
+        /// Returns the value before. Atomic with all other atomic operations, whoever does them.
+        /// One-sided; waits.
+        ///
+        /// # Errors
+        /// As [`GlobalArray::get`].
+        #[inline]
+        #[doc(alias = "ucp_atomic_op_nbx")]
+        pub fn $name(&self, index: impl ArrayIndex<D>, value: T) -> Result<T> {
+            let $this = self;
+            $array.fetch_op(AtomicOp::$op, index.into_array(), value, $may)
+        }
+    )*};
+}
+operations!(GlobalArray<T, D>, |array| array, (array.open, array.mode));
+operations!(
+    AtomicsView<'_, T, D>,
+    |view| view.array,
+    (view.array.layout.line().0, Mode::Open)
+);
+
+/// An array to which nothing happens but atomic operations: made by [`GlobalArray::atomics`]. May
+/// be shared by threads.
+///
+/// Ends when dropped, which is collective: it waits until all ranks have ended theirs.
+pub struct AtomicsView<'a, T: AtomicElement, const D: usize = 1> {
+    array: &'a mut GlobalArray<T, D>,
+    ended: bool,
+}
+view!(AtomicsView: AtomicElement);
+
+impl<T: AtomicElement, const D: usize> AtomicsView<'_, T, D> {
+    /// The element at `index`. Atomic with all other atomic operations. One-sided; waits.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::get`].
+    #[inline]
+    pub fn load(&self, index: impl ArrayIndex<D>) -> Result<T> {
+        let index = index.into_array();
+        match self
+            .array
+            .find(index, self.array.layout.line().0, &Mode::Open)
+        {
+            // SAFETY: `find` points to a mapped element; T's granule is its size.
+            Some(at) => Ok(unsafe { atomic::load_at(at) }),
+            None => slowly(|to| self.load_slowly(index, to)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_slowly(&self, index: [usize; D], to: &mut Slot<T>) -> Option<Error> {
+        to.fill(|| {
+            let (rank, offset) = self.array.locate("load", index)?;
+            if let Some(at) = self.array.element_of(rank, offset)? {
+                // SAFETY: a mapped element; T's granule is its size.
+                return Ok(unsafe { atomic::load_at(at) });
+            }
+            self.array
+                .window
+                .load(rank, offset)
+                .map_err(|error| during("load", index, rank, error))
+        })
+    }
+
+    /// Stores `value` at `index`. Atomic with all other atomic operations. One-sided; complete
+    /// when it returns.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::get`].
+    #[inline]
+    pub fn store(&self, index: impl ArrayIndex<D>, value: T) -> Result<()> {
+        let index = index.into_array();
+        match self
+            .array
+            .find(index, self.array.layout.line().0, &Mode::Open)
+        {
+            Some(at) => {
+                // SAFETY: `find` points to a mapped element; T's granule is its size.
+                unsafe { atomic::store_at(at, value) };
+                Ok(())
+            }
+            None => self.swap(index, value).map(drop),
+        }
+    }
+}

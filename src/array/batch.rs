@@ -1,0 +1,265 @@
+//! Many indices at once: `gather`, `scatter` and `scatter_with`.
+//!
+//! Indices are taken in blocks: first all addresses of a block are found and fetched into the
+//! cache ahead of time, then all its elements are read or written. What is on other nodes is set
+//! aside and goes there by owner, many elements to a message.
+
+#![expect(
+    unsafe_code,
+    reason = "loads, stores and atomics through mapped pointers"
+)]
+
+use super::remote::{Applies, Gathers, Place, Scatters};
+use super::{ArrayIndex, GlobalArray};
+use crate::atomic::{self, AtomicElement, AtomicOp};
+use crate::dist::Layout;
+use crate::element::{self, Element};
+use crate::error::{Error, ErrorKind, Result};
+use crate::operator::Operator;
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
+
+/// Indices of a block: their addresses fit the first-level cache beside their cache lines.
+pub(super) const BLOCK: usize = 128;
+
+impl<T: Element, const D: usize> GlobalArray<T, D> {
+    /// The elements at these indices, in their order; repeats are allowed. One-sided; waits for
+    /// them.
+    ///
+    /// What is on another node comes in one message for some thousands of elements of an owner.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::get`].
+    pub fn gather<I: ArrayIndex<D>>(&self, indices: &[I]) -> Result<Vec<T>> {
+        self.mode.check_open("gather")?;
+        self.gather_anyway(indices)
+    }
+
+    /// [`GlobalArray::gather`] in any mode.
+    pub(super) fn gather_anyway<I: ArrayIndex<D>>(&self, indices: &[I]) -> Result<Vec<T>> {
+        self.check_indices("gather", indices)?;
+        let mut values = Vec::<MaybeUninit<T>>::with_capacity(indices.len());
+        let mut elsewhere = Vec::new();
+        self.blocks(indices, &mut elsewhere, |_, addresses| {
+            for &address in addresses {
+                let value = match address.is_null() {
+                    true => MaybeUninit::uninit(),
+                    // SAFETY: a mapped element of this array.
+                    false => MaybeUninit::new(unsafe { element::load(address) }?),
+                };
+                values.push(value);
+            }
+            Ok(())
+        })?;
+        Gathers::run(&self.window, elsewhere, |at, value| {
+            values[at] = MaybeUninit::new(value);
+        })?;
+        let mut values = std::mem::ManuallyDrop::new(values);
+        // SAFETY: the same allocation; all values are there: those that were mapped by the first
+        // loop, all others by the second, which fails if one is missing.
+        Ok(unsafe {
+            Vec::from_raw_parts(
+                values.as_mut_ptr().cast::<T>(),
+                values.len(),
+                values.capacity(),
+            )
+        })
+    }
+
+    /// Writes `values[k]` to `indices[k]`. Of several values for one element the last is written.
+    /// One-sided; see [order and completion](GlobalArray#order-and-completion).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there are not as many values as indices; else as
+    /// [`GlobalArray::put`]. Nothing is written if an index is out of bounds.
+    pub fn scatter<I: ArrayIndex<D>>(&self, indices: &[I], values: &[T]) -> Result<()> {
+        self.mode.check_open("scatter")?;
+        same_len("scatter", indices.len(), values.len())?;
+        self.check_indices("scatter", indices)?;
+        let mut elsewhere = Vec::new();
+        self.blocks(indices, &mut elsewhere, |at, addresses| {
+            for (&address, &value) in addresses.iter().zip(&values[at..]) {
+                if !address.is_null() {
+                    // SAFETY: a mapped element of this array.
+                    unsafe { element::store(address, value) };
+                }
+            }
+            Ok(())
+        })?;
+        Scatters::run(&self.window, elsewhere, values)
+    }
+
+    /// Calls `body` for one block of indices after another with the number of its first index and
+    /// the address of each element; null for those that are not mapped, which are added to
+    /// `elsewhere`. The indices have been checked.
+    fn blocks<I: ArrayIndex<D>>(
+        &self,
+        indices: &[I],
+        elsewhere: &mut Vec<Place>,
+        mut body: impl FnMut(usize, &[*mut u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut addresses = [std::ptr::null_mut(); BLOCK];
+        for (block, indices) in indices.chunks(BLOCK).enumerate() {
+            let addresses = &mut addresses[..indices.len()];
+            self.find_all(indices, addresses);
+            for (k, address) in addresses.iter_mut().enumerate() {
+                if address.is_null() {
+                    let (rank, offset) = self.layout.locate(indices[k].into_array());
+                    match self.element_of(rank, offset)? {
+                        Some(at) => *address = at,
+                        None => elsewhere.push(Place {
+                            rank,
+                            offset,
+                            at: block * BLOCK + k,
+                        }),
+                    }
+                }
+            }
+            body(block * BLOCK, addresses)?;
+        }
+        Ok(())
+    }
+
+    /// The addresses of elements as far as they are known, null elsewhere. The indices have been
+    /// checked.
+    #[inline]
+    pub(super) fn find_all<I: ArrayIndex<D>>(&self, indices: &[I], addresses: &mut [*mut u8]) {
+        if self.layout.line().0 > 0 {
+            for (index, address) in indices.iter().zip(addresses) {
+                let index = index.into_array()[0];
+                let rank = Layout::<D>::owner(index, self.multiplier, self.shift);
+                let zeroth = self.rows[rank].load(Ordering::Relaxed);
+                *address = match zeroth.is_null() {
+                    true => zeroth,
+                    false => zeroth.wrapping_add(index * size_of::<T>()),
+                };
+                prefetch(*address);
+            }
+            return;
+        }
+        for (index, address) in indices.iter().zip(addresses) {
+            let (rank, offset) = self.layout.locate(index.into_array());
+            let base = self.rows[rank].load(Ordering::Relaxed);
+            *address = match base.is_null() {
+                true => base,
+                false => base.wrapping_add(offset * size_of::<T>()),
+            };
+            prefetch(*address);
+        }
+    }
+
+    fn check_indices<I: ArrayIndex<D>>(&self, call: &str, indices: &[I]) -> Result<()> {
+        let shape = self.shape();
+        // No branch in the loop, so that it is a fast one.
+        let outside = |index: [usize; D]| (0..D).fold(false, |any, d| any | (index[d] >= shape[d]));
+        let any = indices
+            .iter()
+            .fold(false, |any, index| any | outside(index.into_array()));
+        if !any {
+            return Ok(());
+        }
+        let mut numbered = indices.iter().enumerate();
+        match numbered.find(|(_, index)| outside(index.into_array())) {
+            Some((at, index)) => Err(self
+                .out_of_bounds(call, index.into_array())
+                .context(format!("number {at} of {}", indices.len()))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
+    /// Combines `values[k]` into the element at `indices[k]`, for all k:
+    /// `element = element op value`, atomically for each element; repeats are allowed. One-sided;
+    /// complete when it returns.
+    ///
+    /// What is on another node goes there in one message for some thousands of elements of an
+    /// owner.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::scatter`]. Nothing is done if an index is out of bounds.
+    pub fn scatter_with<I: ArrayIndex<D>, O: Operator<T>>(
+        &self,
+        indices: &[I],
+        values: &[T],
+        op: O,
+    ) -> Result<()> {
+        self.mode.check_open("scatter_with")?;
+        same_len("scatter_with", indices.len(), values.len())?;
+        self.check_indices("scatter_with", indices)?;
+        let mut applies = Applies::new(&self.window, op.atomic_op());
+        self.apply_all(indices, values, op, &mut applies)?;
+        applies.finish()
+    }
+
+    /// [`GlobalArray::scatter_with`] of indices that have been checked; what is on other nodes is
+    /// left to `elsewhere`.
+    pub(super) fn apply_all<I: ArrayIndex<D>, O: Operator<T>>(
+        &self,
+        indices: &[I],
+        values: &[T],
+        op: O,
+        elsewhere: &mut Applies<'_, T>,
+    ) -> Result<()> {
+        let mut places = Vec::new();
+        self.blocks(indices, &mut places, |at, addresses| {
+            // SAFETY: null, or mapped elements of this array.
+            unsafe { apply_block(op.atomic_op(), addresses, &values[at..]) };
+            Ok(())
+        })?;
+        for place in places {
+            elsewhere.push(place.rank, place.offset, values[place.at])?;
+        }
+        Ok(())
+    }
+}
+
+/// Applies `op` to the elements at these addresses that are not null.
+///
+/// # Safety
+/// Addresses that are not null are those of mapped elements.
+#[inline]
+pub(super) unsafe fn apply_block<T: AtomicElement>(
+    op: AtomicOp,
+    addresses: &[*mut u8],
+    values: &[T],
+) {
+    // One loop for each operation, so that it is one instruction in each.
+    macro_rules! apply {
+        ($($op:ident)*) => {
+            match op {
+                $(AtomicOp::$op => {
+                    for (&address, &value) in addresses.iter().zip(values) {
+                        if !address.is_null() {
+                            // SAFETY: by the caller.
+                            unsafe { atomic::fetch_op_at(AtomicOp::$op, address, value) };
+                        }
+                    }
+                })*
+            }
+        };
+    }
+    apply!(Add Sub And Or Xor Swap Min Max);
+}
+
+/// Brings a cache line nearer; does nothing with an address that is not mapped.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch does not access memory as far as the program can see.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+fn same_len(call: &str, indices: usize, values: usize) -> Result<()> {
+    if indices == values {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        format!("{call}: {indices} indices and {values} values"),
+    ))
+}

@@ -1,0 +1,521 @@
+//! Elements of ranks on other nodes, many at a time.
+//!
+//! Long runs of neighbours go by UCX's own get and put. All else is collected by owner and goes
+//! as requests to the owners' service threads, some thousand elements to a message, with a few
+//! messages under way at a time: that bounds the memory of both sides.
+
+use crate::atomic::{AtomicElement, AtomicOp};
+use crate::dist::{Patch, Row};
+use crate::element::{self, Element};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ucx::Request;
+use crate::window::Window;
+use crate::world::{Answer, Asks, Places, Run, Work};
+use std::collections::{HashMap, VecDeque};
+
+/// Dense rows from so many bytes on are transfers of their own.
+const LONG: usize = 8 << 10;
+/// Most elements of a request.
+const MOST: usize = 8192;
+/// Most runs of a request.
+const RUNS: usize = 2048;
+/// Bytes of values in a request.
+const BYTES: usize = 64 << 10;
+/// Requests whose answers are not taken yet. A multiple of what may be in flight would only cost
+/// memory.
+const UNDER_WAY: usize = 8;
+/// One get moves at most so many bytes, and so many gets are under way at a time.
+const GET_BYTES: usize = 32 << 20;
+const GETS: usize = 4;
+/// Memory for values that wait for a full request, over all owners.
+const WAITING: usize = 16 << 20;
+
+/// Elements that fit a request.
+const fn most_of<T>() -> usize {
+    let fit = BYTES / size_of::<T>();
+    if fit == 0 {
+        1
+    } else if fit < MOST {
+        fit
+    } else {
+        MOST
+    }
+}
+
+/// An element on another node, and the number of its index among those of the call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) rank: usize,
+    pub(super) offset: usize,
+    pub(super) at: usize,
+}
+
+/// Requests under way, with at most so many answers to take.
+#[derive(Debug)]
+struct Requests<'a> {
+    window: &'a Window,
+    asks: Option<Asks>,
+    count: usize,
+}
+
+impl<'a> Requests<'a> {
+    fn new(window: &'a Window) -> Self {
+        Self {
+            window,
+            asks: None,
+            count: 0,
+        }
+    }
+
+    /// Posts one request; first waits for the oldest, whose answer `take` gets, if many are under
+    /// way.
+    fn post<T: Element>(
+        &mut self,
+        rank: usize,
+        places: Places<'_>,
+        work: Work<'_>,
+        take: impl FnMut(Answer) -> Result<()>,
+    ) -> Result<()> {
+        if self.count >= UNDER_WAY {
+            self.take(take)?;
+        }
+        let asks = self
+            .asks
+            .get_or_insert_with(|| Asks::new(self.window.core()));
+        asks.post(rank, &self.window.name::<T>(), places, work, 0)?;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Waits for the oldest answer; whether there was one.
+    fn take(&mut self, mut take: impl FnMut(Answer) -> Result<()>) -> Result<bool> {
+        let Some(asks) = &mut self.asks else {
+            return Ok(false);
+        };
+        self.count = self.count.saturating_sub(1);
+        match asks.next()? {
+            Some(answer) => take(answer).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn is_done(&mut self) -> Result<bool> {
+        self.asks.as_mut().map_or(Ok(true), Asks::is_done)
+    }
+}
+
+/// The elements in an answer.
+fn values_of<T: Element>(answer: &Answer) -> impl Iterator<Item = Result<T>> {
+    let bytes = answer.values.chunks_exact(size_of::<T>());
+    bytes.map(|bytes| element::from_bits(bytemuck::pod_read_unaligned::<T::Bits>(bytes)))
+}
+
+fn missing() -> Error {
+    Error::new(ErrorKind::Ucx, "an answer has the wrong number of elements")
+}
+
+/// Reads of rows into one buffer.
+#[derive(Debug)]
+pub(super) struct Reads<'a, T: Element> {
+    requests: Requests<'a>,
+    /// The request that is being filled: its owner, its runs and their elements.
+    rank: usize,
+    runs: Vec<Run>,
+    elements: usize,
+    /// Where the elements of all requests go, in their order.
+    places: VecDeque<Row>,
+    gets: VecDeque<(Request<T>, Row)>,
+}
+
+impl<'a, T: Element> Reads<'a, T> {
+    pub(super) fn new(window: &'a Window) -> Self {
+        Self {
+            requests: Requests::new(window),
+            rank: 0,
+            runs: Vec::new(),
+            elements: 0,
+            places: VecDeque::new(),
+            gets: VecDeque::new(),
+        }
+    }
+
+    /// Reads a patch to its places in `to`, by the end of [`Reads::finish`].
+    pub(super) fn patch<const D: usize>(&mut self, patch: &Patch<D>, to: &mut [T]) -> Result<()> {
+        for row in patch.rows() {
+            if row.is_dense() && row.count * size_of::<T>() >= LONG {
+                self.long_row(patch.rank, row, to)?;
+                continue;
+            }
+            for part in parts(row, most_of::<T>()) {
+                let full = self.elements + part.count > most_of::<T>() || self.runs.len() == RUNS;
+                if patch.rank != self.rank || full {
+                    self.post(to)?;
+                    self.rank = patch.rank;
+                }
+                self.runs.push(run(part));
+                self.elements += part.count;
+                self.places.push_back(part);
+            }
+        }
+        Ok(())
+    }
+
+    fn long_row(&mut self, rank: usize, row: Row, to: &mut [T]) -> Result<()> {
+        for part in parts(row, (GET_BYTES / size_of::<T>()).max(1)) {
+            if self.gets.len() >= GETS {
+                self.take_get(to)?;
+            }
+            let get = self.requests.window.get_nb(rank, part.offset, part.count)?;
+            self.gets.push_back((get, part));
+        }
+        Ok(())
+    }
+
+    fn take_get(&mut self, to: &mut [T]) -> Result<()> {
+        if let Some((get, row)) = self.gets.pop_front() {
+            let values = get.wait()?;
+            spread(to, row, values.into_iter().map(Ok))?;
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, to: &mut [T]) -> Result<()> {
+        if self.runs.is_empty() {
+            return Ok(());
+        }
+        let (runs, places) = (&self.runs, &mut self.places);
+        self.requests
+            .post::<T>(self.rank, Places::Runs(runs), Work::Load, |answer| {
+                deliver(&answer, places, to)
+            })?;
+        self.runs.clear();
+        self.elements = 0;
+        Ok(())
+    }
+
+    /// Waits until all is read.
+    pub(super) fn finish(mut self, to: &mut [T]) -> Result<()> {
+        self.post(to)?;
+        let places = &mut self.places;
+        while self.requests.take(|answer| deliver(&answer, places, to))? {}
+        if !self.places.is_empty() {
+            return Err(missing());
+        }
+        while !self.gets.is_empty() {
+            self.take_get(to)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what waits for a full request. For reads that are finished later.
+    pub(super) fn flush(&mut self, to: &mut [T]) -> Result<()> {
+        self.post(to)
+    }
+
+    /// Whether [`Reads::finish`] would not wait.
+    pub(super) fn is_done(&mut self) -> Result<bool> {
+        for (get, _) in &self.gets {
+            if !get.is_done()? {
+                return Ok(false);
+            }
+        }
+        self.requests.is_done()
+    }
+}
+
+/// Puts the elements of the next answer to the first of `places`.
+fn deliver<T: Element>(answer: &Answer, places: &mut VecDeque<Row>, to: &mut [T]) -> Result<()> {
+    let mut values = values_of::<T>(answer).peekable();
+    while values.peek().is_some() {
+        let row = places.pop_front().ok_or_else(missing)?;
+        spread(to, row, values.by_ref().take(row.count))?;
+    }
+    Ok(())
+}
+
+/// Puts values to a row's places.
+fn spread<T: Element>(
+    to: &mut [T],
+    row: Row,
+    values: impl Iterator<Item = Result<T>>,
+) -> Result<()> {
+    let mut given = 0;
+    for value in values {
+        to[row.at + given * row.at_step] = value?;
+        given += 1;
+    }
+    if given == row.count {
+        Ok(())
+    } else {
+        Err(missing())
+    }
+}
+
+/// A row in pieces of at most so many elements.
+fn parts(row: Row, most: usize) -> impl Iterator<Item = Row> {
+    (0..row.count).step_by(most.max(1)).map(move |k| Row {
+        offset: row.offset.wrapping_add_signed(row.step * k.cast_signed()),
+        count: most.min(row.count - k),
+        at: row.at + k * row.at_step,
+        ..row
+    })
+}
+
+fn run(row: Row) -> Run {
+    Run {
+        start: row.offset as u64,
+        step: row.step as i64,
+        count: row.count as u64,
+    }
+}
+
+/// Writes of rows.
+#[derive(Debug)]
+pub(super) struct Writes<'a, T> {
+    requests: Requests<'a>,
+    rank: usize,
+    runs: Vec<Run>,
+    values: Vec<T>,
+}
+
+impl<'a, T: Element> Writes<'a, T> {
+    pub(super) fn new(window: &'a Window) -> Self {
+        Self {
+            requests: Requests::new(window),
+            rank: 0,
+            runs: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// Writes a patch from its places in `from`.
+    pub(super) fn patch<const D: usize>(&mut self, patch: &Patch<D>, from: &[T]) -> Result<()> {
+        let alone = patch.rows().nth(1).is_none();
+        for row in patch.rows() {
+            let dense = row.is_dense() && (row.at_step == 1 || row.count == 1);
+            if dense && (alone || row.count * size_of::<T>() >= LONG) {
+                let from = &from[row.at..row.at + row.count];
+                self.requests
+                    .window
+                    .put_range(patch.rank, row.offset, from)?;
+                continue;
+            }
+            for part in parts(row, most_of::<T>()) {
+                let full =
+                    self.values.len() + part.count > most_of::<T>() || self.runs.len() == RUNS;
+                if patch.rank != self.rank || full {
+                    self.post()?;
+                    self.rank = patch.rank;
+                }
+                self.runs.push(run(part));
+                let values = from[part.at..].iter().step_by(part.at_step.max(1));
+                self.values.extend(values.take(part.count));
+            }
+        }
+        Ok(())
+    }
+
+    fn post(&mut self) -> Result<()> {
+        if self.runs.is_empty() {
+            return Ok(());
+        }
+        let work = Work::Store(bytemuck::cast_slice(&self.values));
+        self.requests
+            .post::<T>(self.rank, Places::Runs(&self.runs), work, |_| Ok(()))?;
+        self.runs.clear();
+        self.values.clear();
+        Ok(())
+    }
+
+    /// Waits until all requests are carried out; long rows may still be on their way.
+    pub(super) fn finish(mut self) -> Result<()> {
+        self.post()?;
+        while self.requests.take(|_| Ok(()))? {}
+        Ok(())
+    }
+}
+
+/// Reads of single elements.
+#[derive(Debug)]
+pub(super) struct Gathers<'a> {
+    requests: Requests<'a>,
+    /// Where elements belong, in the order of the requests, and how many have been posted and
+    /// taken.
+    places: Vec<Place>,
+    posted: usize,
+    taken: usize,
+}
+
+impl<'a> Gathers<'a> {
+    /// Reads all of `places`; `put` gets each number and its element.
+    pub(super) fn run<T: Element>(
+        window: &'a Window,
+        places: Vec<Place>,
+        mut put: impl FnMut(usize, T),
+    ) -> Result<()> {
+        let mut this = Self::new(window, places);
+        while this.posted < this.places.len() {
+            this.post(&mut put)?;
+        }
+        this.finish(put)
+    }
+
+    /// To be posted piece by piece.
+    pub(super) fn new(window: &'a Window, mut places: Vec<Place>) -> Self {
+        // By owner, and by address: the owner's memory is read in order.
+        places.sort_unstable_by_key(|place| (place.rank, place.offset));
+        Self {
+            requests: Requests::new(window),
+            places,
+            posted: 0,
+            taken: 0,
+        }
+    }
+
+    /// Posts the next request.
+    fn post<T: Element>(&mut self, put: &mut impl FnMut(usize, T)) -> Result<()> {
+        let rest = &self.places[self.posted..];
+        let Some(rank) = rest.first().map(|place| place.rank) else {
+            return Ok(());
+        };
+        let same = rest.iter().take(most_of::<T>());
+        let offsets: Vec<u64> = same
+            .take_while(|place| place.rank == rank)
+            .map(|place| place.offset as u64)
+            .collect();
+        let (places, taken) = (&self.places, &mut self.taken);
+        self.requests
+            .post::<T>(rank, Places::Offsets(&offsets), Work::Load, |answer| {
+                hand_out(&answer, places, taken, put)
+            })?;
+        self.posted += offsets.len();
+        Ok(())
+    }
+
+    /// Waits for all answers.
+    fn finish<T: Element>(mut self, mut put: impl FnMut(usize, T)) -> Result<()> {
+        let (places, taken) = (&self.places, &mut self.taken);
+        while self
+            .requests
+            .take(|answer| hand_out(&answer, places, taken, &mut put))?
+        {}
+        if self.taken == self.places.len() {
+            Ok(())
+        } else {
+            Err(missing())
+        }
+    }
+}
+
+fn hand_out<T: Element>(
+    answer: &Answer,
+    places: &[Place],
+    taken: &mut usize,
+    put: &mut impl FnMut(usize, T),
+) -> Result<()> {
+    for value in values_of::<T>(answer) {
+        let place = places.get(*taken).ok_or_else(missing)?;
+        put(place.at, value?);
+        *taken += 1;
+    }
+    Ok(())
+}
+
+/// Writes of single elements.
+pub(super) struct Scatters;
+
+impl Scatters {
+    /// Writes `values[place.at]` to each place; the last value for a place is the one that stays.
+    pub(super) fn run<T: Element>(
+        window: &Window,
+        mut places: Vec<Place>,
+        values: &[T],
+    ) -> Result<()> {
+        // In the order of the call for each element: an owner's requests are carried out in order.
+        places.sort_unstable_by_key(|place| (place.rank, place.at));
+        let mut requests = Requests::new(window);
+        for run in places.chunk_by(|a, b| a.rank == b.rank) {
+            for piece in run.chunks(most_of::<T>()) {
+                let offsets: Vec<u64> = piece.iter().map(|place| place.offset as u64).collect();
+                let values: Vec<T> = piece.iter().map(|place| values[place.at]).collect();
+                let work = Work::Store(bytemuck::cast_slice(&values));
+                requests.post::<T>(run[0].rank, Places::Offsets(&offsets), work, |_| Ok(()))?;
+            }
+        }
+        while requests.take(|_| Ok(()))? {}
+        Ok(())
+    }
+}
+
+/// Values to combine into elements, collected by owner.
+#[derive(Debug)]
+pub(super) struct Applies<'a, T> {
+    requests: Requests<'a>,
+    op: AtomicOp,
+    by_owner: HashMap<usize, Waiting<T>>,
+    /// Values of an owner that make a full request.
+    full: usize,
+}
+
+/// What waits for a full request.
+#[derive(Debug)]
+struct Waiting<T> {
+    offsets: Vec<u64>,
+    values: Vec<T>,
+}
+
+impl<'a, T: AtomicElement> Applies<'a, T> {
+    pub(super) fn new(window: &'a Window, op: AtomicOp) -> Self {
+        let each = window.core().size * (size_of::<u64>() + size_of::<T>());
+        Self {
+            requests: Requests::new(window),
+            op,
+            by_owner: HashMap::new(),
+            full: (WAITING / each).clamp(64, most_of::<T>()),
+        }
+    }
+
+    pub(super) fn push(&mut self, rank: usize, offset: usize, value: T) -> Result<()> {
+        let waiting = self.by_owner.entry(rank).or_insert_with(|| Waiting {
+            offsets: Vec::with_capacity(self.full),
+            values: Vec::with_capacity(self.full),
+        });
+        waiting.offsets.push(offset as u64);
+        waiting.values.push(value);
+        if waiting.values.len() < self.full {
+            return Ok(());
+        }
+        let sent = send(&mut self.requests, self.op, rank, waiting);
+        waiting.offsets.clear();
+        waiting.values.clear();
+        sent
+    }
+
+    /// Combines a row from its places in `from`.
+    pub(super) fn row(&mut self, rank: usize, row: Row, from: &[T]) -> Result<()> {
+        for k in 0..row.count {
+            let offset = row.offset.wrapping_add_signed(row.step * k.cast_signed());
+            self.push(rank, offset, from[row.at + k * row.at_step])?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all values are in their elements.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        for (rank, waiting) in std::mem::take(&mut self.by_owner) {
+            send(&mut self.requests, self.op, rank, &waiting)?;
+        }
+        while self.requests.take(|_| Ok(()))? {}
+        Ok(())
+    }
+}
+
+fn send<T: AtomicElement>(
+    requests: &mut Requests<'_>,
+    op: AtomicOp,
+    rank: usize,
+    waiting: &Waiting<T>,
+) -> Result<()> {
+    let work = Work::Apply(op, bytemuck::cast_slice(&waiting.values));
+    requests.post::<T>(rank, Places::Offsets(&waiting.offsets), work, |_| Ok(()))
+}

@@ -1,0 +1,108 @@
+//! `update`: all ranks push values to any elements, in batches, and end together.
+
+use super::batch::BLOCK;
+use super::modes::Mode;
+use super::remote::Applies;
+use super::{ArrayIndex, GlobalArray};
+use crate::atomic::AtomicElement;
+use crate::error::Result;
+use crate::operator::Operator;
+use crate::world::Call;
+use std::fmt;
+use std::panic::Location;
+
+impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
+    /// Runs `body`, in which this rank may push any number of values to elements of any rank:
+    /// each is combined into its element as `element = element op value`, atomically. When
+    /// `update` returns, all values that any rank has pushed are in their elements.
+    ///
+    /// Collective, and a [barrier](crate::World::barrier) at its beginning and its end; pushes are
+    /// one-sided. Memory for pushed values is bounded: a push may wait until earlier ones have
+    /// arrived, never for what another rank's program does.
+    ///
+    /// ```no_run
+    /// # fn f(histogram: &mut pgas::GlobalArray<u64>, samples: &[usize]) -> pgas::Result<()> {
+    /// use pgas::Op;
+    /// histogram.update(Op::Sum, |bins| {
+    ///     for &sample in samples {
+    ///         bins.push(sample, 1)?;
+    ///     }
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What `body` returns, after the other ranks were met, with what was pushed before in place;
+    /// [`ErrorKind::WrongMode`](crate::ErrorKind::WrongMode); else as
+    /// [`World::barrier`](crate::World::barrier).
+    #[track_caller]
+    pub fn update<O: Operator<T>>(
+        &mut self,
+        op: O,
+        body: impl FnOnce(&mut Updates<'_, T, D, O>) -> Result<()>,
+    ) -> Result<()> {
+        self.enter("update", Call::Update, Mode::Update(Location::caller()))?;
+        let mut updates = Updates {
+            array: self,
+            op,
+            indices: [[0; D]; BLOCK],
+            values: Vec::with_capacity(BLOCK),
+            elsewhere: Applies::new(&self.window, op.atomic_op()),
+        };
+        let pushed = body(&mut updates);
+        let applied = updates.apply().and_then(|()| updates.elsewhere.finish());
+        // Met in any case: the other ranks come here.
+        let left = self.leave();
+        pushed.and(applied).and(left)
+    }
+}
+
+/// Takes values for elements of any rank: see [`GlobalArray::update`].
+pub struct Updates<'a, T: AtomicElement, const D: usize, O: Operator<T>> {
+    array: &'a GlobalArray<T, D>,
+    op: O,
+    /// Pushed and not yet looked at, as many as there are values.
+    indices: [[usize; D]; BLOCK],
+    values: Vec<T>,
+    elsewhere: Applies<'a, T>,
+}
+
+impl<T: AtomicElement, const D: usize, O: Operator<T>> Updates<'_, T, D, O> {
+    /// Combines `value` into the element at `index`, some time before the end of the update.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`](crate::ErrorKind::OutOfBounds): nothing is pushed; else the
+    /// failure of an earlier push.
+    #[inline]
+    pub fn push(&mut self, index: impl ArrayIndex<D>, value: T) -> Result<()> {
+        let index = index.into_array();
+        if !self.array.layout.contains(index) {
+            return Err(self.array.out_of_bounds("push", index));
+        }
+        self.indices[self.values.len()] = index;
+        self.values.push(value);
+        if self.values.len() == BLOCK {
+            return self.apply();
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn apply(&mut self) -> Result<()> {
+        let indices = &self.indices[..self.values.len()];
+        let applied = self
+            .array
+            .apply_all(indices, &self.values, self.op, &mut self.elsewhere);
+        self.values.clear();
+        applied
+    }
+}
+
+impl<T: AtomicElement, const D: usize, O: Operator<T>> fmt::Debug for Updates<'_, T, D, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Updates")
+            .field("array", self.array)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,168 @@
+//! Operators on elements: what all-reduces, atomics and aggregated updates do with two values.
+//! Always the same bits, whoever computes them.
+
+use crate::atomic::{AtomicBits, AtomicNumber, AtomicOp};
+use crate::element::Element;
+
+/// An operator on numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Sum. Integers wrap around. An all-reduce adds floats in a fixed order: rank by rank within
+    /// a node, then node by node.
+    Sum,
+    /// Smallest. For floats: NaN if any value is NaN, and −0 is smaller than +0.
+    Min,
+    /// Largest. For floats: NaN if any value is NaN, and −0 is smaller than +0.
+    Max,
+}
+
+/// An operator on the bits of integers, or on `bool`s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BitOp {
+    /// Set where both are.
+    And,
+    /// Set where either is.
+    Or,
+    /// Set where exactly one is.
+    Xor,
+}
+
+/// An operator that can be applied to elements in another rank's memory: [`Op`] to numbers of at
+/// most 8 bytes, [`BitOp`] to integers and `bool`. Whatever the order in which ranks apply one,
+/// the result is the same (sums of floats up to rounding).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be applied to `{T}` in another rank's memory",
+    note = "`Op` applies to integers of 1 to 8 bytes, `f32` and `f64`; `BitOp` to those integers and `bool`"
+)]
+pub trait Operator<T>: Copy + Send + Sync + sealed::Operation<T> {}
+
+impl<T: AtomicNumber> Operator<T> for Op {}
+impl<T: AtomicBits> Operator<T> for BitOp {}
+
+/// Numbers that [`World::all_reduce`](crate::World::all_reduce) takes: all integers and floats.
+pub trait Number: Element + sealed::Reduce {}
+
+pub(crate) mod sealed {
+    use crate::atomic::AtomicOp;
+
+    pub trait Reduce: Copy {
+        fn reduce(op: super::Op, a: Self, b: Self) -> Self;
+    }
+
+    /// What is done with an [`Operator`](super::Operator).
+    pub trait Operation<T> {
+        /// The atomic operation of that name.
+        fn atomic_op(self) -> AtomicOp;
+        /// What that operation leaves of `a` when it is given `b`.
+        fn combine(self, a: T, b: T) -> T;
+    }
+}
+use sealed::{Operation, Reduce};
+
+impl<T: AtomicNumber> Operation<T> for Op {
+    #[inline]
+    fn atomic_op(self) -> AtomicOp {
+        match self {
+            Self::Sum => AtomicOp::Add,
+            Self::Min => AtomicOp::Min,
+            Self::Max => AtomicOp::Max,
+        }
+    }
+
+    #[inline]
+    fn combine(self, a: T, b: T) -> T {
+        T::combine(Operation::<T>::atomic_op(self), a, b)
+    }
+}
+
+impl<T: AtomicBits> Operation<T> for BitOp {
+    #[inline]
+    fn atomic_op(self) -> AtomicOp {
+        match self {
+            Self::And => AtomicOp::And,
+            Self::Or => AtomicOp::Or,
+            Self::Xor => AtomicOp::Xor,
+        }
+    }
+
+    #[inline]
+    fn combine(self, a: T, b: T) -> T {
+        T::combine(Operation::<T>::atomic_op(self), a, b)
+    }
+}
+
+macro_rules! integers {
+    ($($int:ty),*) => {$(
+        impl Number for $int {}
+        impl Reduce for $int {
+            #[inline]
+            fn reduce(op: Op, a: Self, b: Self) -> Self {
+                match op {
+                    Op::Sum => a.wrapping_add(b),
+                    Op::Min => a.min(b),
+                    Op::Max => a.max(b),
+                }
+            }
+        }
+    )*};
+}
+integers!(
+    i8, u8, i16, u16, i32, u32, i64, u64, i128, u128, isize, usize
+);
+
+macro_rules! floats {
+    ($($float:ty),*) => {$(
+        impl Number for $float {}
+        impl Reduce for $float {
+            #[inline]
+            fn reduce(op: Op, a: Self, b: Self) -> Self {
+                // Always the same NaN: which rank held it must not show.
+                if a.is_nan() || b.is_nan() {
+                    return Self::NAN;
+                }
+                match op {
+                    // Infinities of both signs make a NaN too.
+                    Op::Sum if (a + b).is_nan() => Self::NAN,
+                    Op::Sum => a + b,
+                    Op::Min => if b.total_cmp(&a).is_lt() { b } else { a },
+                    Op::Max => if b.total_cmp(&a).is_gt() { b } else { a },
+                }
+            }
+        }
+    )*};
+}
+floats!(f32, f64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_propagates_from_either_side_with_the_same_bits() {
+        let odd_nan = f64::from_bits(0x7ff8_0000_0000_1234);
+        for op in [Op::Sum, Op::Min, Op::Max] {
+            for (a, b) in [(odd_nan, 1.0), (1.0, odd_nan), (odd_nan, odd_nan)] {
+                assert_eq!(f64::reduce(op, a, b).to_bits(), f64::NAN.to_bits());
+            }
+        }
+        let sum = f64::reduce(Op::Sum, f64::INFINITY, f64::NEG_INFINITY);
+        assert_eq!(sum.to_bits(), f64::NAN.to_bits());
+    }
+
+    #[test]
+    fn zeros_have_an_order() {
+        for (a, b) in [(0.0_f64, -0.0), (-0.0, 0.0)] {
+            assert!(f64::reduce(Op::Min, a, b).is_sign_negative());
+            assert!(f64::reduce(Op::Max, a, b).is_sign_positive());
+        }
+    }
+
+    #[test]
+    fn operators_combine_as_their_atomics_do() {
+        assert_eq!(Op::Sum.combine(200_u8, 100), 44);
+        assert_eq!(Op::Min.combine(-3_i16, 2), -3);
+        assert_eq!(Op::Max.combine(1.5_f32, 2.5).to_bits(), 2.5_f32.to_bits());
+        assert!(!BitOp::Xor.combine(true, true));
+        assert_eq!(BitOp::And.combine(0b110_u32, 0b011), 0b010);
+    }
+}

@@ -1,0 +1,274 @@
+//! Messages between workers, by tag: those that are waited for, and `Message`, one under way.
+
+#![expect(unsafe_code, reason = "calls UCX")]
+
+use super::endpoint::Endpoint;
+use super::request::Posted;
+use super::status::check;
+use super::worker::{State, Worker, host_param};
+use crate::error::{Error, ErrorKind, Result};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use ucx_sys as sys;
+
+/// A message that is being sent or received. It owns the buffer that UCX reads or writes;
+/// dropping or forgetting it early is harmless: it goes on with nobody to look.
+#[derive(Debug)]
+pub(crate) struct Message {
+    worker: Worker,
+    stage: Stage,
+    /// A message to receive has its bytes here when it is complete.
+    buffer: Vec<u8>,
+    /// Not known before for one that is received by tag.
+    len: Option<usize>,
+    direction: Direction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Send,
+    Receive,
+}
+
+/// Invariant: the request has not been freed, and reads or writes the message's buffer.
+#[derive(Debug)]
+enum Stage {
+    UnderWay(NonNull<c_void>),
+    Complete(Result<()>),
+}
+
+// SAFETY: a request may be tested and freed from any thread under its worker's lock.
+unsafe impl Send for Message {}
+
+impl Message {
+    fn new(
+        worker: &Worker,
+        posted: Posted,
+        buffer: Vec<u8>,
+        len: Option<usize>,
+        direction: Direction,
+    ) -> Self {
+        let mut this = Self {
+            worker: worker.clone(),
+            stage: match posted {
+                Posted::InFlight(request) => Stage::UnderWay(request),
+                Posted::Done => Stage::Complete(Ok(())),
+            },
+            buffer,
+            len,
+            direction,
+        };
+        if matches!(posted, Posted::Done) {
+            this.fill(len.unwrap_or(0));
+        }
+        this
+    }
+
+    /// Whether it is complete, well or not. Does not progress the worker.
+    pub(crate) fn is_done(&mut self) -> Result<bool> {
+        if matches!(self.stage, Stage::Complete(_)) {
+            return Ok(true);
+        }
+        let worker = self.worker.clone();
+        let mut state = worker.lock()?;
+        Ok(self.test(&mut state))
+    }
+
+    /// Waits for it. Returns what has arrived, or the buffer that was sent.
+    ///
+    /// # Errors
+    /// How it failed; or what ended the wait, and then it goes on.
+    pub(crate) fn wait(&mut self) -> Result<Vec<u8>> {
+        self.wait_done()?;
+        match &mut self.stage {
+            Stage::Complete(outcome) => {
+                std::mem::replace(outcome, Ok(())).map(|()| std::mem::take(&mut self.buffer))
+            }
+            Stage::UnderWay(_) => Err(Error::new(ErrorKind::Ucx, "a message without an end")),
+        }
+    }
+
+    /// Waits until it is complete, well or not.
+    ///
+    /// # Errors
+    /// What ended the wait, and then it goes on.
+    pub(crate) fn wait_done(&mut self) -> Result<()> {
+        if matches!(self.stage, Stage::Complete(_)) {
+            return Ok(());
+        }
+        let worker = self.worker.clone();
+        worker.wait_for(|state| self.test(state).then_some(()))
+    }
+
+    /// Whether it is complete; frees the request if so.
+    fn test(&mut self, state: &mut State) -> bool {
+        let Stage::UnderWay(request) = self.stage else {
+            return true;
+        };
+        let (status, len) = match self.direction {
+            Direction::Receive => {
+                let mut info = sys::ucp_tag_recv_info_t::ZEROED;
+                // SAFETY: the request is live, by the invariant, and the worker locked.
+                let status =
+                    unsafe { sys::ucp_tag_recv_request_test(request.as_ptr(), &raw mut info) };
+                (status, info.length)
+            }
+            // SAFETY: as above.
+            Direction::Send => (
+                unsafe { sys::ucp_request_check_status(request.as_ptr()) },
+                0,
+            ),
+        };
+        if status == sys::UCS_INPROGRESS {
+            return false;
+        }
+        state.free(request);
+        let outcome = check(self.call(), status);
+        if outcome.is_ok() {
+            self.fill(self.len.unwrap_or(len));
+        }
+        self.stage = Stage::Complete(outcome);
+        true
+    }
+
+    /// UCX has written `len` bytes.
+    fn fill(&mut self, len: usize) {
+        if self.direction == Direction::Receive {
+            let len = len.min(self.buffer.capacity());
+            // SAFETY: complete, so UCX has written so many bytes.
+            unsafe { self.buffer.set_len(len) };
+        }
+    }
+
+    /// Tells UCX that nobody waits for this receive any more; it may end well all the same.
+    pub(crate) fn cancel(&self) {
+        let Stage::UnderWay(request) = self.stage else {
+            return;
+        };
+        if let Ok(state) = self.worker.lock() {
+            // SAFETY: live, by the invariant, and of this worker, which is locked.
+            unsafe { sys::ucp_request_cancel(state.raw(), request.as_ptr()) };
+        }
+    }
+
+    fn call(&self) -> &'static str {
+        match self.direction {
+            Direction::Send => "ucp_tag_send_nbx",
+            Direction::Receive => "ucp_tag_recv_nbx",
+        }
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        let Stage::UnderWay(request) = self.stage else {
+            return;
+        };
+        let buffer = std::mem::take(&mut self.buffer);
+        let worker = &self.worker;
+        let Ok(mut state) = worker.lock() else {
+            std::mem::forget(buffer); // Forked: the parent's.
+            return;
+        };
+        state.adopt(Posted::InFlight(request), buffer);
+    }
+}
+
+impl Worker {
+    /// Sends `message` under `tag`; returns when UCX has handed it on, so that it arrives whether
+    /// or not this side ever progresses its worker again.
+    pub(crate) fn send(&self, to: &Endpoint, tag: u64, message: Vec<u8>) -> Result<()> {
+        self.post_send(to, tag, message)?.wait().map(drop)
+    }
+
+    /// Starts to send `message` under `tag`. It arrives if this side progresses its worker, also
+    /// if what is returned is dropped.
+    pub(crate) fn post_send(&self, to: &Endpoint, tag: u64, message: Vec<u8>) -> Result<Message> {
+        let posted = {
+            let _state = self.lock()?;
+            let param = host_param();
+            // SAFETY: the endpoint is live and of this worker, which is locked; the Message keeps
+            // the bytes until UCX is done with them.
+            let result = unsafe {
+                sys::ucp_tag_send_nbx(
+                    to.raw(),
+                    message.as_ptr().cast(),
+                    message.len(),
+                    tag,
+                    &raw const param,
+                )
+            };
+            Posted::new("ucp_tag_send_nbx", result)?
+        };
+        Ok(Message::new(self, posted, message, None, Direction::Send))
+    }
+
+    /// Receives the next message with exactly `tag`, of at most `limit` bytes; waits for it.
+    pub(crate) fn receive(&self, tag: u64, limit: usize) -> Result<Vec<u8>> {
+        let mut message = self.post_receive(tag, limit)?;
+        let received = message.wait();
+        if received.is_err() {
+            message.cancel();
+        }
+        received
+    }
+
+    /// Starts to receive the next message with exactly `tag`, of at most `limit` bytes.
+    pub(crate) fn post_receive(&self, tag: u64, limit: usize) -> Result<Message> {
+        let mut buffer = Vec::<u8>::with_capacity(limit);
+        let posted = {
+            let state = self.lock()?;
+            let mut param = host_param();
+            // Always a request: its length can then be asked for in one way.
+            param.op_attr_mask |= sys::UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+            // SAFETY: the worker is live and locked; the Message keeps the buffer until UCX is
+            // done with it.
+            let result = unsafe {
+                sys::ucp_tag_recv_nbx(
+                    state.raw(),
+                    buffer.as_mut_ptr().cast(),
+                    limit,
+                    tag,
+                    u64::MAX,
+                    &raw const param,
+                )
+            };
+            Posted::new("ucp_tag_recv_nbx", result)?
+        };
+        if matches!(posted, Posted::Done) {
+            return Err(Error::new(ErrorKind::Ucx, "ucp_tag_recv_nbx: no request"));
+        }
+        Ok(Message::new(self, posted, buffer, None, Direction::Receive))
+    }
+
+    /// Starts to receive whichever message has come next, and gives its tag; None if there is
+    /// none. Of one longer than `limit` the end is lost.
+    pub(crate) fn next_message(&self, limit: usize) -> Result<Option<(u64, Message)>> {
+        let mut info = sys::ucp_tag_recv_info_t::ZEROED;
+        let state = self.lock()?;
+        // SAFETY: the worker is live and locked; info is written if there is a message, which is
+        // then taken out and must be received below.
+        let message = unsafe { sys::ucp_tag_probe_nb(state.raw(), 0, 0, 1, &raw mut info) };
+        if message.is_null() {
+            return Ok(None);
+        }
+        let len = info.length.min(limit);
+        let mut buffer = Vec::<u8>::with_capacity(len);
+        let param = host_param();
+        // SAFETY: the worker is live and locked; the message is that of the probe; the Message
+        // keeps the buffer until UCX is done with it.
+        let result = unsafe {
+            sys::ucp_tag_msg_recv_nbx(
+                state.raw(),
+                buffer.as_mut_ptr().cast(),
+                len,
+                message,
+                &raw const param,
+            )
+        };
+        drop(state);
+        let posted = Posted::new("ucp_tag_msg_recv_nbx", result)?;
+        let message = Message::new(self, posted, buffer, Some(len), Direction::Receive);
+        Ok(Some((info.sender_tag, message)))
+    }
+}
