@@ -12,12 +12,14 @@
 )]
 
 mod asm;
+mod batch;
 mod batches;
 mod limits;
 mod loops;
 mod quiet;
 mod rank;
 mod rivals;
+mod stencil;
 mod steps;
 mod table;
 

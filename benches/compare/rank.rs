@@ -4,7 +4,7 @@
 use crate::batches::{Batches, SEED, median, nanoseconds, together};
 use crate::limits::{Flags, Segment};
 use crate::loops::{self, Memory, Shard, WORDS, content, xorshift};
-use crate::steps;
+use crate::{batch, stencil, steps};
 use pgas::{GlobalArray, Result, World};
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -28,6 +28,12 @@ pub(crate) fn run(words: &[String]) -> crate::Result<()> {
                 "network" => network(world, batches)?,
                 "busy" => busy(world)?,
                 "barrier" => barrier(world, batches)?,
+                "batch" => batch::memory(world, batches)?,
+                "stencil" => stencil::run(world, batches)?,
+                _ if section.starts_with(crate::REMOTE) => {
+                    let count = section[crate::REMOTE.len()..].parse();
+                    batch::remote(world, batches, count.unwrap_or(100_000))?;
+                }
                 _ => world.abort(2, &format!("no section {section}")),
             }
         }
