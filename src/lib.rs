@@ -57,7 +57,7 @@ mod world;
 
 pub use array::{
     ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, LocalView, Owned, ReadView,
-    Updates,
+    Request, Scope, Updates,
 };
 pub use atomic::{AtomicBits, AtomicElement, AtomicNumber, NativeAtomic};
 pub use dist::Dist;

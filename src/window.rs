@@ -6,7 +6,7 @@
 use crate::atomic::{AtomicElement, AtomicOp};
 use crate::element::{Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ucx::{RemoteKey, Request};
+use crate::ucx::{PutTicket, RemoteKey, Request};
 use crate::world::{
     Asks, Call, Core, Grave, Memory, MemoryName, Part, Places, SLAB, SMALL, Segment, Signature,
     Work, meet,
@@ -164,6 +164,16 @@ impl Window {
         self.key::<T>(rank)?.put(offset, value)
     }
 
+    pub(crate) fn put_nb<T: Element>(
+        &self,
+        rank: usize,
+        offset: usize,
+        value: T,
+    ) -> Result<PutTicket> {
+        self.core.check()?;
+        self.key::<T>(rank)?.put_nb(offset, &[value])
+    }
+
     pub(crate) fn put_range<T: Element>(
         &self,
         rank: usize,
@@ -216,10 +226,10 @@ impl Window {
     fn ask_for_one<T: Element>(&self, rank: usize, offset: usize, work: Work<'_>) -> Result<T> {
         let mut asks = Asks::new(&self.core);
         let places = [offset as u64];
-        asks.post(rank, &self.name::<T>(), Places::Offsets(&places), work, 0)?;
+        asks.post(rank, &self.name::<T>(), Places::Offsets(&places), work)?;
         let answer = asks.next()?;
-        let bits = answer
-            .and_then(|answer| bytemuck::try_pod_read_unaligned::<T::Bits>(&answer.values).ok());
+        let bits =
+            answer.and_then(|bytes| bytemuck::try_pod_read_unaligned::<T::Bits>(&bytes).ok());
         from_bits(bits.ok_or_else(|| Error::new(ErrorKind::Ucx, "an empty answer"))?)
     }
 

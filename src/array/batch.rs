@@ -37,8 +37,22 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     /// [`GlobalArray::gather`] in any mode.
     pub(super) fn gather_anyway<I: ArrayIndex<D>>(&self, indices: &[I]) -> Result<Vec<T>> {
-        self.check_indices("gather", indices)?;
-        let mut values = Vec::<MaybeUninit<T>>::with_capacity(indices.len());
+        let (mut values, elsewhere) = self.gather_here("gather", indices)?;
+        if !elsewhere.is_empty() {
+            let gathers = Gathers::new(&self.window, elsewhere);
+            gathers.finish(|at, value| values.set(at, value))?;
+        }
+        values.finish()
+    }
+
+    /// The elements that are mapped, and where the others are.
+    pub(super) fn gather_here<I: ArrayIndex<D>>(
+        &self,
+        call: &str,
+        indices: &[I],
+    ) -> Result<(Gathered<T>, Vec<Place>)> {
+        self.check_indices(call, indices)?;
+        let mut values = Vec::with_capacity(indices.len());
         let mut elsewhere = Vec::new();
         self.blocks(indices, &mut elsewhere, |_, addresses| {
             for &address in addresses {
@@ -51,19 +65,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             }
             Ok(())
         })?;
-        Gathers::run(&self.window, elsewhere, |at, value| {
-            values[at] = MaybeUninit::new(value);
-        })?;
-        let mut values = std::mem::ManuallyDrop::new(values);
-        // SAFETY: the same allocation; all values are there: those that were mapped by the first
-        // loop, all others by the second, which fails if one is missing.
-        Ok(unsafe {
-            Vec::from_raw_parts(
-                values.as_mut_ptr().cast::<T>(),
-                values.len(),
-                values.capacity(),
-            )
-        })
+        let missing = elsewhere.len();
+        Ok((Gathered { values, missing }, elsewhere))
     }
 
     /// Writes `values[k]` to `indices[k]`. Of several values for one element the last is written.
@@ -168,6 +171,31 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     }
 }
 
+/// Values that are gathered. Those that are not here yet are set one by one, each once.
+pub(super) struct Gathered<T> {
+    values: Vec<MaybeUninit<T>>,
+    /// How many are not set.
+    missing: usize,
+}
+
+impl<T> Gathered<T> {
+    pub(super) fn set(&mut self, at: usize, value: T) {
+        self.values[at] = MaybeUninit::new(value);
+        self.missing -= 1;
+    }
+
+    pub(super) fn finish(self) -> Result<Vec<T>> {
+        if self.missing > 0 {
+            return Err(Error::new(ErrorKind::Ucx, "an answer is missing"));
+        }
+        let mut values = std::mem::ManuallyDrop::new(self.values);
+        let (pointer, len, capacity) = (values.as_mut_ptr(), values.len(), values.capacity());
+        // SAFETY: the same allocation, of the same layout. All values are set: those that were
+        // mapped when they were found, and as many others as were missing, each place once.
+        Ok(unsafe { Vec::from_raw_parts(pointer.cast::<T>(), len, capacity) })
+    }
+}
+
 impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     /// Combines `values[k]` into the element at `indices[k]`, for all k:
     /// `element = element op value`, atomically for each element; repeats are allowed. One-sided;
@@ -254,7 +282,7 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-fn same_len(call: &str, indices: usize, values: usize) -> Result<()> {
+pub(super) fn same_len(call: &str, indices: usize, values: usize) -> Result<()> {
     if indices == values {
         return Ok(());
     }

@@ -15,6 +15,7 @@ mod index;
 mod modes;
 mod range;
 mod remote;
+mod request;
 mod section;
 mod update;
 
@@ -23,6 +24,7 @@ pub use build::{Boundary, Builder};
 pub use halo::Exchange;
 pub use index::{ArrayIndex, Owned};
 pub use modes::{LocalView, ReadView};
+pub use request::{Request, Scope};
 pub use update::Updates;
 
 use crate::dist::Layout;

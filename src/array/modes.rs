@@ -106,6 +106,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     pub(super) fn enter(&mut self, name: &str, call: Call, mode: Mode) -> Result<()> {
         self.mode.check_open(name)?;
+        // What is under way and was forgotten must not touch memory that is borrowed soon.
+        self.window.core().settle()?;
         // Before the barrier: if it fails on this rank only, others may have entered.
         self.mode = mode;
         self.open = 0;

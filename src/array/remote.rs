@@ -10,7 +10,7 @@ use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::Request;
 use crate::window::Window;
-use crate::world::{Answer, Asks, Places, Run, Work};
+use crate::world::{Asks, Places, Run, Work};
 use std::collections::{HashMap, VecDeque};
 
 /// Dense rows from so many bytes on are transfers of their own.
@@ -56,6 +56,8 @@ struct Requests<'a> {
     window: &'a Window,
     asks: Option<Asks>,
     count: usize,
+    /// Whether whoever waits for them may be forgotten.
+    forgettable: bool,
 }
 
 impl<'a> Requests<'a> {
@@ -64,6 +66,7 @@ impl<'a> Requests<'a> {
             window,
             asks: None,
             count: 0,
+            forgettable: false,
         }
     }
 
@@ -74,7 +77,7 @@ impl<'a> Requests<'a> {
         rank: usize,
         places: Places<'_>,
         work: Work<'_>,
-        take: impl FnMut(Answer) -> Result<()>,
+        take: impl FnMut(Vec<u8>) -> Result<()>,
     ) -> Result<()> {
         if self.count >= UNDER_WAY {
             self.take(take)?;
@@ -82,13 +85,16 @@ impl<'a> Requests<'a> {
         let asks = self
             .asks
             .get_or_insert_with(|| Asks::new(self.window.core()));
-        asks.post(rank, &self.window.name::<T>(), places, work, 0)?;
+        if self.forgettable {
+            self.window.core().may_forget(rank);
+        }
+        asks.post(rank, &self.window.name::<T>(), places, work)?;
         self.count += 1;
         Ok(())
     }
 
     /// Waits for the oldest answer; whether there was one.
-    fn take(&mut self, mut take: impl FnMut(Answer) -> Result<()>) -> Result<bool> {
+    fn take(&mut self, mut take: impl FnMut(Vec<u8>) -> Result<()>) -> Result<bool> {
         let Some(asks) = &mut self.asks else {
             return Ok(false);
         };
@@ -105,8 +111,8 @@ impl<'a> Requests<'a> {
 }
 
 /// The elements in an answer.
-fn values_of<T: Element>(answer: &Answer) -> impl Iterator<Item = Result<T>> {
-    let bytes = answer.values.chunks_exact(size_of::<T>());
+fn values_of<T: Element>(answer: &[u8]) -> impl Iterator<Item = Result<T>> {
+    let bytes = answer.chunks_exact(size_of::<T>());
     bytes.map(|bytes| element::from_bits(bytemuck::pod_read_unaligned::<T::Bits>(bytes)))
 }
 
@@ -139,6 +145,12 @@ impl<'a, T: Element> Reads<'a, T> {
         }
     }
 
+    /// For reads that are finished later, or never.
+    pub(super) fn forgettable(mut self) -> Self {
+        self.requests.forgettable = true;
+        self
+    }
+
     /// Reads a patch to its places in `to`, by the end of [`Reads::finish`].
     pub(super) fn patch<const D: usize>(&mut self, patch: &Patch<D>, to: &mut [T]) -> Result<()> {
         for row in patch.rows() {
@@ -166,6 +178,9 @@ impl<'a, T: Element> Reads<'a, T> {
                 self.take_get(to)?;
             }
             let get = self.requests.window.get_nb(rank, part.offset, part.count)?;
+            if self.requests.forgettable {
+                get.may_be_forgotten()?;
+            }
             self.gets.push_back((get, part));
         }
         Ok(())
@@ -224,7 +239,7 @@ impl<'a, T: Element> Reads<'a, T> {
 }
 
 /// Puts the elements of the next answer to the first of `places`.
-fn deliver<T: Element>(answer: &Answer, places: &mut VecDeque<Row>, to: &mut [T]) -> Result<()> {
+fn deliver<T: Element>(answer: &[u8], places: &mut VecDeque<Row>, to: &mut [T]) -> Result<()> {
     let mut values = values_of::<T>(answer).peekable();
     while values.peek().is_some() {
         let row = places.pop_front().ok_or_else(missing)?;
@@ -347,20 +362,7 @@ pub(super) struct Gathers<'a> {
 }
 
 impl<'a> Gathers<'a> {
-    /// Reads all of `places`; `put` gets each number and its element.
-    pub(super) fn run<T: Element>(
-        window: &'a Window,
-        places: Vec<Place>,
-        mut put: impl FnMut(usize, T),
-    ) -> Result<()> {
-        let mut this = Self::new(window, places);
-        while this.posted < this.places.len() {
-            this.post(&mut put)?;
-        }
-        this.finish(put)
-    }
-
-    /// To be posted piece by piece.
+    /// Reads of all `places`.
     pub(super) fn new(window: &'a Window, mut places: Vec<Place>) -> Self {
         // By owner, and by address: the owner's memory is read in order.
         places.sort_unstable_by_key(|place| (place.rank, place.offset));
@@ -370,6 +372,12 @@ impl<'a> Gathers<'a> {
             posted: 0,
             taken: 0,
         }
+    }
+
+    /// For reads that are finished later, or never.
+    pub(super) fn forgettable(mut self) -> Self {
+        self.requests.forgettable = true;
+        self
     }
 
     /// Posts the next request.
@@ -392,13 +400,31 @@ impl<'a> Gathers<'a> {
         Ok(())
     }
 
-    /// Waits for all answers.
-    fn finish<T: Element>(mut self, mut put: impl FnMut(usize, T)) -> Result<()> {
+    /// Goes on as far as is possible without waiting; whether all has been read. `put` gets each
+    /// number and its element.
+    pub(super) fn go_on<T: Element>(&mut self, mut put: impl FnMut(usize, T)) -> Result<bool> {
+        while self.requests.is_done()? {
+            let (places, taken) = (&self.places, &mut self.taken);
+            let mut take = |answer: Vec<u8>| hand_out(&answer, places, taken, &mut put);
+            while self.requests.take(&mut take)? {}
+            if self.posted == self.places.len() {
+                return Ok(true);
+            }
+            for _ in 0..UNDER_WAY {
+                self.post(&mut put)?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads all that is not read yet. `put` gets each number and its element.
+    pub(super) fn finish<T: Element>(mut self, mut put: impl FnMut(usize, T)) -> Result<()> {
+        while self.posted < self.places.len() {
+            self.post(&mut put)?;
+        }
         let (places, taken) = (&self.places, &mut self.taken);
-        while self
-            .requests
-            .take(|answer| hand_out(&answer, places, taken, &mut put))?
-        {}
+        let mut take = |answer: Vec<u8>| hand_out(&answer, places, taken, &mut put);
+        while self.requests.take(&mut take)? {}
         if self.taken == self.places.len() {
             Ok(())
         } else {
@@ -408,7 +434,7 @@ impl<'a> Gathers<'a> {
 }
 
 fn hand_out<T: Element>(
-    answer: &Answer,
+    answer: &[u8],
     places: &[Place],
     taken: &mut usize,
     put: &mut impl FnMut(usize, T),

@@ -112,18 +112,21 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             // SAFETY: so many mapped elements of one rank's memory.
             return unsafe { element::load_vec(from, len) };
         }
+        let mut values = self.buffer(slices, len)?;
+        self.load_section_into(slices, &mut values)?;
+        Ok(values)
+    }
+
+    /// A vector for a section's elements; some values are in it.
+    pub(super) fn buffer(&self, slices: [Slice; D], len: usize) -> Result<Vec<T>> {
         if element::any_bits::<T>() {
             // Any bytes will do until they are written: zeros are the cheapest.
-            let mut values = element::vec_from_bits::<T>(bytemuck::allocation::zeroed_vec(len))?;
-            self.load_section_into(slices, &mut values)?;
-            return Ok(values);
+            return element::vec_from_bits::<T>(bytemuck::allocation::zeroed_vec(len));
         }
-        let mut values = Vec::<T>::new();
-        if let Some(filler) = self.first_of(slices)? {
-            values.resize(len, filler);
-            self.load_section_into(slices, &mut values)?;
-        }
-        Ok(values)
+        Ok(match self.first_of(slices)? {
+            Some(filler) => vec![filler; len],
+            None => Vec::new(),
+        })
     }
 
     /// The first element of a section that is not empty.
@@ -157,6 +160,18 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Fills `to` with a section's elements, in its row-major order.
     pub(super) fn load_section_into(&self, slices: [Slice; D], to: &mut [T]) -> Result<()> {
         let mut elsewhere = Reads::new(&self.window);
+        self.load_mapped(slices, to, &mut elsewhere)?;
+        elsewhere.finish(to)
+    }
+
+    /// Fills `to` with those of a section's elements that are mapped; the others are left to
+    /// `elsewhere`.
+    pub(super) fn load_mapped(
+        &self,
+        slices: [Slice; D],
+        to: &mut [T],
+        elsewhere: &mut Reads<'_, T>,
+    ) -> Result<()> {
         for patch in self.layout.patches(slices) {
             match self.memory_of(patch.rank)? {
                 Some(base) => {
@@ -168,7 +183,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 None => elsewhere.patch(&patch, to)?,
             }
         }
-        elsewhere.finish(to)
+        Ok(())
     }
 
     /// Writes a section's elements, given in its row-major order.
@@ -305,7 +320,11 @@ where
         .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))
 }
 
-fn same_shape<const D: usize>(call: &str, slices: [Slice; D], shape: &[usize]) -> Result<()> {
+pub(super) fn same_shape<const D: usize>(
+    call: &str,
+    slices: [Slice; D],
+    shape: &[usize],
+) -> Result<()> {
     let wanted = slices.map(|slice| slice.count);
     if shape == wanted {
         return Ok(());

@@ -115,6 +115,17 @@ impl<T: Element> Request<T> {
         }
     }
 
+    /// From now on the next flush waits for the read, too: for one that may be forgotten, whose
+    /// drop does not say so.
+    pub(crate) fn may_be_forgotten(&self) -> Result<()> {
+        if let Posted::InFlight(_) = self.posted {
+            let worker = self.endpoint.worker();
+            let mut state = worker.lock()?;
+            worker.remember(&mut state, &self.endpoint, Unflushed::abandon);
+        }
+        Ok(())
+    }
+
     /// Waits for the values.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 //! 3. whether that block could be mapped: machines where it could are *nodes*
 //! 4. only if there are several nodes: addresses of the workers that serve memory
 
-use super::ask::{Desk, Served};
+use super::ask::{Desk, Served, Unsettled};
 use super::collective::{decode, encode};
 use super::control::Launcher;
 use super::engine::Engine;
@@ -189,6 +189,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),
         next_ticket: AtomicU64::new(0),
+        unsettled: Unsettled::default(),
         graves: Graves::new(served.clone(), pool.clone()),
         pool,
         served,

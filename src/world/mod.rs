@@ -6,6 +6,7 @@ mod bootstrap;
 mod collective;
 mod control;
 mod engine;
+mod future;
 mod graves;
 mod identity;
 mod node;
@@ -18,7 +19,7 @@ mod segment;
 mod signature;
 mod thread;
 
-pub(crate) use ask::{Answer, Asks, MemoryName, Places, Run, Work};
+pub(crate) use ask::{Asks, MemoryName, Places, Run, Work};
 pub(crate) use graves::{Grave, unmap};
 pub(crate) use peers::Peers;
 pub(crate) use pool::{Part, SLAB, SMALL};
@@ -72,6 +73,7 @@ pub(crate) struct Core {
     next_array: AtomicU64,
     /// Of the next request to an owner.
     next_ticket: AtomicU64,
+    unsettled: ask::Unsettled,
     /// Held by the thread whose collective it is.
     turn: Mutex<()>,
     // The order of the fields is the order of their end: memory of dropped arrays, then what
@@ -277,6 +279,11 @@ impl Core {
         // For memory that is mapped: earlier stores before later ones.
         std::sync::atomic::fence(Ordering::SeqCst);
         Ok(())
+    }
+
+    /// The longest that one wait may take.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.limits.timeout()
     }
 
     pub(crate) fn context(&self) -> &Context {

@@ -9,9 +9,11 @@
 //! rank to one owner are carried out in the order in which they were posted.
 
 mod serve;
+mod settle;
 mod wire;
 
 pub(crate) use serve::{Desk, Served};
+pub(crate) use settle::Unsettled;
 pub(crate) use wire::{MemoryName, Places, Run, Work};
 
 use crate::element::{self, Element};
@@ -41,23 +43,10 @@ pub(crate) struct Asks {
 #[derive(Debug)]
 struct Part {
     rank: usize,
-    cookie: usize,
-    first: usize,
     /// Bytes of values that the answer must have.
     len: usize,
     answer: Message,
     arrived: bool,
-}
-
-/// The answer to one request.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    /// As it was posted.
-    pub(crate) cookie: usize,
-    /// Which of the posted elements the first is: of a large post there are several answers.
-    pub(crate) first: usize,
-    /// The elements' bytes; none for work that does not ask for them.
-    pub(crate) values: Vec<u8>,
 }
 
 impl MemoryName {
@@ -94,7 +83,6 @@ impl Asks {
         memory: &MemoryName,
         places: Places<'_>,
         work: Work<'_>,
-        cookie: usize,
     ) -> Result<()> {
         self.core.check()?;
         if self.core.served.is_none() {
@@ -123,7 +111,7 @@ impl Asks {
                 ),
             ));
         }
-        let (mut values, mut first) = (work.values(), 0);
+        let mut values = work.values();
         for piece in pieces {
             let (mine, rest) = values.split_at(piece.elements * bytes_each);
             let len = if kind.answers() {
@@ -131,19 +119,19 @@ impl Asks {
             } else {
                 0
             };
-            let part = (rank, cookie, first, len);
-            self.send(part, |ticket| {
+            self.send(rank, len, |ticket| {
                 wire::encode(ticket, memory, kind, &piece, mine)
             })?;
-            first += piece.elements;
             values = rest;
         }
         Ok(())
     }
 
+    /// Sends one request, whose answer has `len` bytes of values.
     fn send(
         &mut self,
-        (rank, cookie, first, len): (usize, usize, usize, usize),
+        rank: usize,
+        len: usize,
         request: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<()> {
         self.make_room()?;
@@ -162,8 +150,6 @@ impl Asks {
         }
         self.parts.push_back(Part {
             rank,
-            cookie,
-            first,
             len,
             answer,
             arrived: false,
@@ -202,42 +188,23 @@ impl Asks {
         Ok(())
     }
 
-    /// The answer to the oldest request; waits for it. None when all have been given.
+    /// The elements' bytes in the answer to the oldest request, none for work that does not ask
+    /// for them; waits for it. None when all have been given.
     ///
     /// # Errors
     /// Why the owner refused it, or what ended the wait: that answer is then lost, others are not.
-    pub(crate) fn next(&mut self) -> Result<Option<Answer>> {
+    pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let Some(mut part) = self.parts.pop_front() else {
             return Ok(None);
         };
         if !part.arrived {
             self.in_flight -= 1;
         }
-        let values = part
-            .answer
+        part.answer
             .wait()
             .and_then(|bytes| wire::open_answer(bytes, part.len))
-            .map_err(|error| during(part.rank, error))?;
-        Ok(Some(Answer {
-            cookie: part.cookie,
-            first: part.first,
-            values,
-        }))
-    }
-
-    /// Waits for all answers of work that has none but "done".
-    ///
-    /// # Errors
-    /// The first of [`Asks::next`]; the others are waited for all the same.
-    pub(crate) fn finish(&mut self) -> Result<()> {
-        let mut all = Ok(());
-        loop {
-            match self.next() {
-                Ok(None) => return all,
-                Ok(Some(_)) => {}
-                Err(error) => all = all.and(Err(error)),
-            }
-        }
+            .map(Some)
+            .map_err(|error| during(part.rank, error))
     }
 
     /// Whether all answers have arrived. Does not wait; makes progress.
@@ -250,6 +217,14 @@ impl Asks {
             self.look()?;
         }
         Ok(self.in_flight == 0)
+    }
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        for part in self.parts.iter().filter(|part| !part.arrived) {
+            self.core.may_forget(part.rank);
+        }
     }
 }
 

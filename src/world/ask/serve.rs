@@ -75,6 +75,9 @@ impl Served {
     /// Does what a message asks, whatever bytes it has; the answer to it.
     fn answer(&self, message: &[u8]) -> Vec<u8> {
         wire::answer(wire::decode(message).and_then(|request| {
+            if request.kind == Kind::Nothing {
+                return Ok(Vec::new());
+            }
             let served = self.lock();
             let shard = served.get(&request.memory.id).ok_or_else(|| {
                 let text = "the owner has no such memory (any more)";
@@ -98,6 +101,7 @@ impl Shard {
         };
         let mut results = Vec::with_capacity(capacity);
         match (request.kind, self.class) {
+            (Kind::Nothing, _) => {}
             (Kind::Load, _) => self.load(&request.places, &mut results),
             (Kind::Store, _) => self.store(&request.places, request.values),
             (_, None) => {} // Refused by `check`.
@@ -112,7 +116,7 @@ impl Shard {
             return Err(Refusal(Verdict::WrongElement, text.into()));
         }
         let allowed = match request.kind {
-            Kind::Load | Kind::Store => true,
+            Kind::Load | Kind::Store | Kind::Nothing => true,
             Kind::CompareExchange => self.class.is_some(),
             Kind::Apply(op) | Kind::Fetch(op) => self.class.is_some_and(|class| class.has(op)),
         };
@@ -230,7 +234,7 @@ impl Shard {
         };
         for run in request.places.runs() {
             match request.kind {
-                Kind::Load | Kind::Store => {}
+                Kind::Load | Kind::Store | Kind::Nothing => {}
                 Kind::Apply(op) | Kind::Fetch(op) => self.each(&run, |at| {
                     // There is one for each element, and each is a `T`, as checked.
                     if let Some(Ok(value)) = values.next() {

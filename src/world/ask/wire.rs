@@ -69,6 +69,8 @@ pub(super) enum Kind {
     Apply(AtomicOp),
     Fetch(AtomicOp),
     CompareExchange,
+    /// What was posted before is done when it is answered.
+    Nothing,
 }
 
 impl<'a> Work<'a> {
@@ -97,7 +99,7 @@ impl Kind {
     /// Values that travel with each element.
     pub(super) fn values_each(self) -> usize {
         match self {
-            Self::Load => 0,
+            Self::Load | Self::Nothing => 0,
             Self::Store | Self::Apply(_) | Self::Fetch(_) => 1,
             Self::CompareExchange => 2,
         }
@@ -105,7 +107,7 @@ impl Kind {
 
     /// Whether the answer has the elements.
     pub(super) fn answers(self) -> bool {
-        !matches!(self, Self::Store | Self::Apply(_))
+        !matches!(self, Self::Store | Self::Apply(_) | Self::Nothing)
     }
 
     fn to_bytes(self) -> [u8; 2] {
@@ -119,6 +121,7 @@ impl Kind {
             Self::Apply(op) => [2, number(op)],
             Self::Fetch(op) => [3, number(op)],
             Self::CompareExchange => [4, 0],
+            Self::Nothing => [5, 0],
         }
     }
 
@@ -130,6 +133,7 @@ impl Kind {
             (2, op) => Some(Self::Apply(op)),
             (3, op) => Some(Self::Fetch(op)),
             (4, AtomicOp::Add) => Some(Self::CompareExchange),
+            (5, AtomicOp::Add) => Some(Self::Nothing),
             _ => None,
         }
     }
@@ -166,7 +170,7 @@ pub(super) fn encode(
 }
 
 /// Places of one request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct EncodedPlaces {
     bytes: Vec<u8>,
     count: u64,

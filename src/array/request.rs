@@ -1,0 +1,449 @@
+//! `Request`: an operation that goes on while the program does something else; and `Scope`, for
+//! operations on borrowed buffers.
+//!
+//! A request owns the memory that its operation uses, so it may be dropped or forgotten at any
+//! time. It borrows its array, so no mode is entered while it lives; for requests that were
+//! forgotten the next entry waits, see [`Core::settle`](crate::world::Core::settle).
+
+#![expect(unsafe_code, reason = "loads and stores through mapped pointers")]
+
+use super::remote::{Gathers, Reads};
+use super::{ArrayIndex, GlobalArray, during};
+use crate::dist::Slice;
+use crate::element::{self, Element};
+use crate::error::{Error, ErrorKind, Result};
+use crate::span::{self, Section};
+use crate::ucx::{self, PutTicket};
+use crate::world::{Core, World};
+use ndarray::{Array, ArrayView, ArrayViewMut, Dim, Dimension, IntoDimension, Ix};
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// An operation that is under way, and its result: made by
+/// [`get_async`](GlobalArray::get_async) and its like.
+///
+/// Any number may be outstanding, and they may be waited for in any order. Dropping or forgetting
+/// one is harmless: the operation goes on, its result is lost.
+///
+/// It is a [`Future`], too. No executor is needed: [`World::block_on`] runs one. Under another
+/// executor it is polled again and again until it is done.
+#[must_use = "the result is inside: call wait()"]
+pub struct Request<'a, R> {
+    state: State<'a, R>,
+    core: &'a Core,
+    /// When it was first found not done.
+    since: Option<Instant>,
+}
+
+enum State<'a, R> {
+    Done(Result<R>),
+    Waiting(Box<dyn Pending<R> + 'a>),
+    /// The result has been given.
+    Taken,
+}
+
+/// What a request waits for.
+trait Pending<R>: Send {
+    /// Goes on as far as possible; whether `wait` would not wait.
+    fn is_done(&mut self) -> Result<bool>;
+    fn wait(self: Box<Self>) -> Result<R>;
+}
+
+impl<'a, R> Request<'a, R> {
+    fn done(core: &'a Core, result: R) -> Self {
+        Self {
+            state: State::Done(Ok(result)),
+            core,
+            since: None,
+        }
+    }
+
+    fn waiting(core: &'a Core, pending: impl Pending<R> + 'a) -> Self {
+        Self {
+            state: State::Waiting(Box::new(pending)),
+            core,
+            since: None,
+        }
+    }
+
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// As the operation that waits: [`GlobalArray::get`], [`GlobalArray::put`].
+    pub fn wait(self) -> Result<R> {
+        match self.state {
+            State::Done(result) => result,
+            State::Waiting(pending) => pending.wait(),
+            State::Taken => Err(taken()),
+        }
+    }
+
+    /// Whether the result is there; helps it on, but does not wait.
+    ///
+    /// # Errors
+    /// As the operation, also when it has taken longer than the [time limit](World#time-limit).
+    pub fn is_done(&mut self) -> Result<bool> {
+        let State::Waiting(pending) = &mut self.state else {
+            return Ok(true);
+        };
+        if pending.is_done()? {
+            return Ok(true);
+        }
+        self.core.check()?;
+        let waited = self.since.get_or_insert_with(Instant::now).elapsed();
+        match self.core.timeout() {
+            Some(limit) if waited >= limit => Err(Error::new(
+                ErrorKind::Timeout,
+                format!("a request has no answer for {limit:?}"),
+            )),
+            _ => Ok(false),
+        }
+    }
+}
+
+#[cold]
+fn taken() -> Error {
+    Error::new(
+        ErrorKind::InvalidArgument,
+        "the request's result was taken before",
+    )
+}
+
+impl<R> Unpin for Request<'_, R> {}
+
+impl<R> Future for Request<'_, R> {
+    type Output = Result<R>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.is_done() {
+            Ok(false) => {
+                // Nobody else knows when to look again.
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Ok(true) => Poll::Ready(match std::mem::replace(&mut self.state, State::Taken) {
+                State::Done(result) => result,
+                State::Waiting(pending) => pending.wait(),
+                State::Taken => Err(taken()),
+            }),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl<R> fmt::Debug for Request<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Done(_) => "done",
+            State::Waiting(_) => "waiting",
+            State::Taken => "taken",
+        };
+        f.debug_tuple("Request").field(&state).finish()
+    }
+}
+
+impl<T: Element, const D: usize> GlobalArray<T, D> {
+    /// Starts [`GlobalArray::get`]. One-sided; does not wait.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::get`].
+    pub fn get_async(&self, index: impl ArrayIndex<D>) -> Result<Request<'_, T>> {
+        let index = index.into_array();
+        let (rank, offset) = self.locate_open("get_async", index)?;
+        if let Some(at) = self.element_of(rank, offset)? {
+            // SAFETY: a mapped element of this array.
+            return Ok(Request::done(self.core(), unsafe { element::load(at) }?));
+        }
+        let get = self
+            .window
+            .get_nb(rank, offset, 1)
+            .map_err(|error| during("get_async", index, rank, error))?;
+        get.may_be_forgotten()?;
+        Ok(Request::waiting(self.core(), get))
+    }
+
+    /// Starts [`GlobalArray::put`]: the request is done when the value is in its place. Does not
+    /// wait, unless very much is under way.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::put`].
+    pub fn put_async(&self, index: impl ArrayIndex<D>, value: T) -> Result<Request<'_, ()>> {
+        let index = index.into_array();
+        let (rank, offset) = self.locate_open("put_async", index)?;
+        if let Some(at) = self.element_of(rank, offset)? {
+            // SAFETY: a mapped element of this array.
+            unsafe { element::store(at, value) };
+            return Ok(Request::done(self.core(), ()));
+        }
+        let put = self
+            .window
+            .put_nb(rank, offset, value)
+            .map_err(|error| during("put_async", index, rank, error))?;
+        Ok(Request::waiting(self.core(), put))
+    }
+
+    /// Starts [`GlobalArray::gather`]. One-sided; does not wait.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::gather`].
+    pub fn gather_async<I: ArrayIndex<D>>(&self, indices: &[I]) -> Result<Request<'_, Vec<T>>> {
+        self.mode.check_open("gather_async")?;
+        let (values, elsewhere) = self.gather_here("gather_async", indices)?;
+        let mut gather = Gather {
+            gathers: Gathers::new(&self.window, elsewhere).forgettable(),
+            values,
+        };
+        gather.is_done()?;
+        Ok(Request::waiting(self.core(), gather))
+    }
+
+    fn section_async(&self, slices: [Slice; D]) -> Result<Request<'_, Vec<T>>> {
+        let len = slices.iter().map(|slice| slice.count).product();
+        let mut section = ReadSection {
+            reads: Reads::new(&self.window).forgettable(),
+            values: self.buffer(slices, len)?,
+        };
+        self.load_mapped(slices, &mut section.values, &mut section.reads)?;
+        section.reads.flush(&mut section.values)?;
+        Ok(Request::waiting(self.core(), section))
+    }
+
+    fn core(&self) -> &Core {
+        self.window.core()
+    }
+}
+
+impl<T: Element> GlobalArray<T> {
+    /// Starts [`GlobalArray::get_range`]. One-sided; does not wait, unless very much is under way.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::get_range`].
+    pub fn get_range_async(&self, range: Range<usize>) -> Result<Request<'_, Vec<T>>> {
+        self.mode.check_open("get_range_async")?;
+        self.section_async([self.slice("get_range_async", range.start, range.len())?])
+    }
+}
+
+impl<T: Element> Pending<T> for ucx::Request<T> {
+    fn is_done(&mut self) -> Result<bool> {
+        ucx::Request::is_done(self)
+    }
+
+    fn wait(self: Box<Self>) -> Result<T> {
+        let values = ucx::Request::wait(*self)?;
+        let missing = || Error::new(ErrorKind::Ucx, "no element arrived");
+        values.first().copied().ok_or_else(missing)
+    }
+}
+
+impl Pending<()> for PutTicket {
+    fn is_done(&mut self) -> Result<bool> {
+        PutTicket::is_done(self)
+    }
+
+    fn wait(self: Box<Self>) -> Result<()> {
+        PutTicket::wait(*self)
+    }
+}
+
+/// A gather under way.
+struct Gather<'a, T: Element> {
+    gathers: Gathers<'a>,
+    values: super::batch::Gathered<T>,
+}
+
+impl<T: Element> Pending<Vec<T>> for Gather<'_, T> {
+    fn is_done(&mut self) -> Result<bool> {
+        let values = &mut self.values;
+        self.gathers.go_on(|at, value| values.set(at, value))
+    }
+
+    fn wait(self: Box<Self>) -> Result<Vec<T>> {
+        let mut this = *self;
+        let values = &mut this.values;
+        this.gathers.finish(|at, value| values.set(at, value))?;
+        this.values.finish()
+    }
+}
+
+/// Reads of a section under way.
+struct ReadSection<'a, T: Element> {
+    reads: Reads<'a, T>,
+    values: Vec<T>,
+}
+
+impl<T: Element> Pending<Vec<T>> for ReadSection<'_, T> {
+    fn is_done(&mut self) -> Result<bool> {
+        self.reads.is_done()
+    }
+
+    fn wait(self: Box<Self>) -> Result<Vec<T>> {
+        let mut this = *self;
+        this.reads.finish(&mut this.values)?;
+        Ok(this.values)
+    }
+}
+
+/// Operations on borrowed buffers that all end with the scope: see [`World::scope`].
+pub struct Scope<'env> {
+    core: &'env Core,
+    ends: Mutex<Vec<Box<dyn FnOnce() -> Result<()> + Send + 'env>>>,
+}
+
+impl World {
+    /// Runs `body`, which may start any number of operations on buffers that it borrows from
+    /// outside; returns when all of them are complete, reads filled in and writes in their place.
+    ///
+    /// One-sided.
+    ///
+    /// ```no_run
+    /// # fn f(world: &pgas::World, array: &pgas::GlobalArray<f64>) -> pgas::Result<()> {
+    /// let (mut head, mut tail) = ([0.0; 8], [0.0; 8]);
+    /// world.scope(|scope| {
+    ///     scope.get_into(array, 0, &mut head)?;
+    ///     scope.get_into(array, array.len() - 8, &mut tail)
+    /// })?;
+    /// println!("{head:?} … {tail:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// That of `body`, or of the first operation that failed; the others are waited for all the
+    /// same.
+    pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
+        let scope = Scope {
+            core: self.core(),
+            ends: Mutex::default(),
+        };
+        let result = body(&scope);
+        let ends = std::mem::take(&mut *scope.lock());
+        let ended = ends
+            .into_iter()
+            .map(|end| end())
+            .fold(Ok(()), |all, end| all.and(end));
+        let flushed = scope.core.flush();
+        let value = result?;
+        ended.and(flushed)?;
+        Ok(value)
+    }
+}
+
+impl<'env> Scope<'env> {
+    fn lock(
+        &self,
+    ) -> std::sync::MutexGuard<'_, Vec<Box<dyn FnOnce() -> Result<()> + Send + 'env>>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// At the end of the scope, gives the request's result to `fill`.
+    fn at_end<R: 'env>(&self, request: Request<'env, R>, fill: impl FnOnce(R) + Send + 'env)
+    where
+        R: Send,
+    {
+        self.lock().push(Box::new(move || request.wait().map(fill)));
+    }
+
+    /// Starts to fill `to` with the elements from index `start` on.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::get_range`].
+    pub fn get_into<T: Element>(
+        &self,
+        array: &'env GlobalArray<T>,
+        start: usize,
+        to: &'env mut [T],
+    ) -> Result<()> {
+        array.mode.check_open("get_into")?;
+        let slice = array.slice("get_into", start, to.len())?;
+        let request = array.section_async([slice])?;
+        self.at_end(request, |values| to.copy_from_slice(&values));
+        Ok(())
+    }
+
+    /// Starts to fill `to` with the elements at `indices`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there are not as many; else as [`GlobalArray::gather`].
+    pub fn gather_into<T: Element, I: ArrayIndex<D>, const D: usize>(
+        &self,
+        array: &'env GlobalArray<T, D>,
+        indices: &[I],
+        to: &'env mut [T],
+    ) -> Result<()> {
+        super::batch::same_len("gather_into", indices.len(), to.len())?;
+        let request = array.gather_async(indices)?;
+        self.at_end(request, |values| to.copy_from_slice(&values));
+        Ok(())
+    }
+
+    /// Starts to fill `to`, of the section's shape, with the section's elements.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::get_section_into`].
+    pub fn get_section_into<T: Element, const D: usize>(
+        &self,
+        array: &'env GlobalArray<T, D>,
+        section: impl Section<D>,
+        mut to: ArrayViewMut<'env, T, Dim<[Ix; D]>>,
+    ) -> Result<()>
+    where
+        Dim<[Ix; D]>: Dimension,
+        [Ix; D]: IntoDimension<Dim = Dim<[Ix; D]>>,
+    {
+        array.mode.check_open("get_section_into")?;
+        let slices = span::resolve("get_section_into", section.spans(), array.shape())?;
+        super::section::same_shape("get_section_into", slices, to.shape())?;
+        let request = array.section_async(slices)?;
+        let shape = slices.map(|slice| slice.count);
+        self.at_end(request, move |values| {
+            if let Ok(values) = Array::from_shape_vec(shape, values) {
+                to.assign(&values);
+            }
+        });
+        Ok(())
+    }
+
+    /// Starts to write `from` to the elements from index `start` on.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::put_range`].
+    pub fn put_range<T: Element>(
+        &self,
+        array: &'env GlobalArray<T>,
+        start: usize,
+        from: &[T],
+    ) -> Result<()> {
+        array.put_range(start, from)
+    }
+
+    /// Starts to write `from`, of the section's shape, to the section's elements.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::put_section`].
+    pub fn put_section<'a, T: Element, const D: usize>(
+        &self,
+        array: &'env GlobalArray<T, D>,
+        section: impl Section<D>,
+        from: impl Into<ArrayView<'a, T, Dim<[Ix; D]>>>,
+    ) -> Result<()>
+    where
+        Dim<[Ix; D]>: Dimension,
+        [Ix; D]: IntoDimension<Dim = Dim<[Ix; D]>>,
+    {
+        array.put_section(section, from)
+    }
+}
+
+impl fmt::Debug for Scope<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope")
+            .field("under_way", &self.lock().len())
+            .finish_non_exhaustive()
+    }
+}
