@@ -7,20 +7,27 @@
 //!
 //! In one step every point becomes the mean of itself and its four neighbours, which is the heat
 //! equation with κ·Δt/Δx² = 1/5; the points on the edge keep their values. Each rank computes a
-//! block of rows. The row above its first and the row below its last are other ranks', and are
-//! read from there each step, without those ranks' doing anything.
+//! block of the plate. The points beside its block are other ranks':
+//!
+//! - `--variant halo` (the default): each rank has copies of them, ghost cells around its block,
+//!   which all ranks exchange in each step while they compute what needs none of them;
+//! - `--variant one-sided`: each rank reads them from their owners, without those ranks' doing
+//!   anything.
 
+#[path = "stencil/blocks.rs"]
+mod blocks;
 #[path = "stencil/files.rs"]
 mod files;
 
+use blocks::Blocks;
 use clap::{Parser, ValueEnum};
 use files::{Format, Output};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ndarray::ArrayView;
 use pgas::{GlobalArray, Op, World};
 use std::f64::consts::PI;
 use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -37,6 +44,9 @@ struct Arguments {
     /// Columns of the grid
     #[arg(long, requires = "rows")]
     cols: Option<usize>,
+    /// How a rank gets the points beside its block
+    #[arg(long, default_value = "halo")]
+    variant: Variant,
     /// Number of time steps
     #[arg(long, default_value_t = 2000)]
     iterations: u32,
@@ -72,6 +82,14 @@ enum Verify {
     None,
 }
 
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Variant {
+    /// Ghost cells, exchanged in each step while the inner points are computed
+    Halo,
+    /// Reads from their owners in each step
+    OneSided,
+}
+
 fn main() -> pgas::Result<ExitCode> {
     World::run(|world| {
         // All ranks have the same command line. One answers for all.
@@ -92,7 +110,7 @@ fn simulate(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     // Files are rank 0's: the other ranks need not see them.
     let mut start = Start::default();
     if world.rank() == 0 {
-        match Start::prepare(arguments, world.size()) {
+        match Start::prepare(arguments) {
             Ok(prepared) => start = prepared,
             Err(error) => eprintln!("stencil: {error}"),
         }
@@ -102,36 +120,72 @@ fn simulate(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
         // Rank 0 has said why. All ranks leave together, so that none waits for another.
         return Ok(ExitCode::FAILURE);
     }
-    let grid = Grid::new(world, shape);
-
-    // Each step reads the temperatures `now` and writes `next`, then the two change places.
-    let mut now = GlobalArray::<f64>::new(world, grid.padded_rows * grid.cols)?;
-    if arguments.input.is_none() {
+    // Each step reads the temperatures `now` and writes `next`, then the two change places. The
+    // points on the edge are never written again, so both begin with the same values.
+    let halo = match arguments.variant {
+        Variant::Halo => [1, 1],
+        Variant::OneSided => [0, 0],
+    };
+    let plate = || {
+        GlobalArray::<f64, 2>::builder(world, shape)
+            .halo(halo)
+            .faces_only()
+    };
+    let (mut now, mut next) = if arguments.input.is_none() {
         let modes = Modes::new(shape, 0);
-        let mut local = now.local()?;
-        for row in grid.mine.clone() {
-            modes.row(row, &mut local[grid.place(row)]);
+        let value = |[row, col]: [usize; 2]| modes.at(row, col);
+        (plate().from_fn(value)?, plate().from_fn(value)?)
+    } else {
+        let (now, next) = (plate().build()?, plate().build()?);
+        if world.rank() == 0 {
+            // Every point to the rank it belongs to.
+            let field = ArrayView::from_shape(shape, &start.field);
+            let field = field.map_err(|error| io::Error::other(error.to_string()));
+            match field {
+                Ok(field) => {
+                    now.put_section((.., ..), field)?;
+                    next.put_section((.., ..), field)?;
+                }
+                Err(error) => world.abort(1, &error.to_string()),
+            }
         }
-    } else if world.rank() == 0 {
-        // Every row to the rank it belongs to.
-        now.put_range(0, &start.field)?;
-    }
-    // `read` waits for all ranks and what they have written. The points on the edge are never
-    // written again, so they are the same in both arrays.
-    let mut next = GlobalArray::from_local(world, &now.read()?)?;
+        (now, next)
+    };
 
+    let blocks = Blocks::new(&now, world.rank());
     let mut progress = Progress::new(world, arguments.iterations);
     world.barrier()?;
     let begin = Instant::now();
-    for done in 1..=arguments.iterations {
-        grid.step(&mut now, &mut next)?;
-        std::mem::swap(&mut now, &mut next);
-        progress.update(done);
+    match arguments.variant {
+        Variant::Halo => {
+            // The ranks enter this mode once, for all steps.
+            let (mut from, mut to) = (now.local()?, next.local()?);
+            for done in 1..=arguments.iterations {
+                blocks.step_with_halo(&mut from, &mut to)?;
+                std::mem::swap(&mut from, &mut to);
+                progress.update(done);
+            }
+        }
+        Variant::OneSided => {
+            for done in 1..=arguments.iterations {
+                blocks.step_one_sided(&mut now, &mut next)?;
+                std::mem::swap(&mut now, &mut next);
+                progress.update(done);
+            }
+        }
     }
     world.barrier()?;
     let time = begin.elapsed().as_secs_f64();
     progress.clear();
+    if arguments.variant == Variant::Halo && arguments.iterations % 2 == 1 {
+        // The views changed places, the arrays did not.
+        std::mem::swap(&mut now, &mut next);
+    }
 
+    let grid = Grid {
+        rows: shape[0],
+        cols: shape[1],
+    };
     let points = ((grid.rows - 2) * (grid.cols - 2)) as f64 * f64::from(arguments.iterations);
     let verdict = match arguments.verify() {
         Verify::Exact => grid.compare_with_exact(world, &mut now, arguments.iterations)?,
@@ -143,11 +197,13 @@ fn simulate(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     };
     if world.rank() == 0 {
         println!(
-            "grid: {} × {}, {} iterations, ranks: {}",
+            "grid: {} × {}, {} iterations, ranks: {} as {} × {}",
             grid.rows,
             grid.cols,
             arguments.iterations,
-            world.size()
+            world.size(),
+            now.grid()[0],
+            now.grid()[1]
         );
         // A point takes 5 operations, one load from memory (its neighbours are in the cache by
         // then) and one store.
@@ -167,87 +223,28 @@ fn simulate(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     })
 }
 
-/// Which rows of the plate are whose.
-///
-/// The plate lies in a one-dimensional `GlobalArray` row after row: the point (row, col) is
-/// element `row * cols + col`, whoever holds it. Rank r of p holds the r-th p-th of an array, so
-/// for each rank to hold whole rows the array gets a few rows more than the plate has, up to a
-/// multiple of p. These are at the end, and unused.
+/// The whole plate.
 struct Grid {
     rows: usize,
     cols: usize,
-    padded_rows: usize,
-    /// The rows of the plate that are mine; the last ranks may have none.
-    mine: Range<usize>,
 }
 
 impl Grid {
-    fn new(world: &World, [rows, cols]: [usize; 2]) -> Self {
-        let each = rows.div_ceil(world.size());
-        let first = (world.rank() * each).min(rows);
-        Self {
-            rows,
-            cols,
-            padded_rows: each * world.size(),
-            mine: first..(first + each).min(rows),
-        }
-    }
-
-    /// Where `row`, which is mine, is in my part of an array.
-    fn place(&self, row: usize) -> Range<usize> {
-        let begin = (row - self.mine.start) * self.cols;
-        begin..begin + self.cols
-    }
-
-    /// One time step. Collective: all ranks take it together.
-    fn step(&self, now: &mut GlobalArray<f64>, next: &mut GlobalArray<f64>) -> pgas::Result<()> {
-        // From here on all ranks only read `now`, and write only their own part of `next`; until
-        // both modes end below, which waits for all ranks again.
-        let now = now.read()?;
-        let mut next = next.local()?;
-
-        // The two rows beside mine, wherever they are.
-        let halo = |row: usize| now.get_range(row * self.cols..(row + 1) * self.cols);
-        let (mut above, mut below) = (Vec::new(), Vec::new());
-        if self.mine.start > 0 {
-            above = halo(self.mine.start - 1)?;
-        }
-        if self.mine.end < self.rows {
-            below = halo(self.mine.end)?;
-        }
-
-        let row_of = |row: usize| match row {
-            _ if row < self.mine.start => &above[..],
-            _ if row >= self.mine.end => &below[..],
-            _ => &now[self.place(row)],
-        };
-        // Not the plate's first row, nor its last.
-        for row in self.mine.start.max(1)..self.mine.end.min(self.rows - 1) {
-            let result = &mut next[self.place(row)];
-            smooth(row_of(row - 1), row_of(row), row_of(row + 1), result);
-        }
-        Ok(())
-    }
-
     /// Against the exact solution: the difference must be no more than rounding can make it.
     fn compare_with_exact(
         &self,
         world: &World,
-        now: &mut GlobalArray<f64>,
+        now: &mut GlobalArray<f64, 2>,
         iterations: u32,
     ) -> pgas::Result<Verdict> {
         let now = now.read()?;
         let modes = Modes::new([self.rows, self.cols], iterations);
-        let mut exact = vec![0.0; self.cols];
         let mut largest = 0.0_f64;
-        for row in self.mine.clone() {
-            modes.row(row, &mut exact);
-            for (found, exact) in now[self.place(row)].iter().zip(&exact) {
-                let error = (found - exact).abs();
-                // Not `max`, to which a NaN is nothing.
-                if error > largest || error.is_nan() {
-                    largest = error;
-                }
+        for ([row, col], found) in now.owned().iter().zip(now.array()) {
+            let error = (found - modes.at(row, col)).abs();
+            // Not `max`, to which a NaN is nothing.
+            if error > largest || error.is_nan() {
+                largest = error;
             }
         }
         let largest = world.all_reduce(largest, Op::Max)?;
@@ -270,32 +267,31 @@ impl Grid {
     fn compare_with_serial(
         &self,
         world: &World,
-        now: &mut GlobalArray<f64>,
+        now: &mut GlobalArray<f64, 2>,
         input: Vec<f64>,
         arguments: &Arguments,
     ) -> pgas::Result<Verdict> {
-        let now = now.read()?;
         let mut different = 0_u64;
         if world.rank() == 0 {
             let mut serial = input;
             if arguments.input.is_none() {
-                serial = vec![0.0; self.rows * self.cols];
                 let modes = Modes::new([self.rows, self.cols], 0);
-                for (row, values) in serial.chunks_exact_mut(self.cols).enumerate() {
-                    modes.row(row, values);
-                }
+                let points =
+                    (0..self.rows).flat_map(|row| (0..self.cols).map(move |col| (row, col)));
+                serial = points.map(|(row, col)| modes.at(row, col)).collect();
             }
             let mut next = serial.clone();
             for _ in 0..arguments.iterations {
                 let rows: Vec<&[f64]> = serial.chunks_exact(self.cols).collect();
                 let inner = next.chunks_exact_mut(self.cols).skip(1);
                 for (three, result) in rows.windows(3).zip(inner) {
-                    smooth(three[0], three[1], three[2], result);
+                    let inside = 1..self.cols - 1;
+                    blocks::smooth(three[0], three[1], three[2], result, inside);
                 }
                 std::mem::swap(&mut serial, &mut next);
             }
             for (row, values) in serial.chunks_exact(self.cols).enumerate() {
-                let found = now.get_range(row * self.cols..(row + 1) * self.cols)?;
+                let found = now.get_section((row, ..))?;
                 let pairs = found.iter().zip(values);
                 different += pairs.filter(|(a, b)| a.to_bits() != b.to_bits()).count() as u64;
             }
@@ -314,13 +310,17 @@ impl Grid {
     fn write(
         &self,
         world: &World,
-        now: &mut GlobalArray<f64>,
+        now: &mut GlobalArray<f64, 2>,
         outputs: Vec<Output>,
     ) -> pgas::Result<bool> {
-        let now = now.read()?;
-        let mine = &now[..self.mine.len() * self.cols];
-        let low = mine.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = mine.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let view = now.read()?;
+        let low = view.array().iter().copied().fold(f64::INFINITY, f64::min);
+        let high = view
+            .array()
+            .iter()
+            .copied()
+            .fold(f64::NEG_INFINITY, f64::max);
+        view.close()?;
         let low = world.all_reduce(low, Op::Min)?;
         let high = world.all_reduce(high, Op::Max)?;
         let mut success = true;
@@ -330,8 +330,8 @@ impl Grid {
                 .begin(self.rows, self.cols, [low, high])
                 .and_then(|mut file| {
                     for row in 0..self.rows {
-                        let values = now.get_range(row * self.cols..(row + 1) * self.cols);
-                        file.row(&values.map_err(io::Error::other)?)?;
+                        let values = now.get_section((row, ..)).map_err(io::Error::other)?;
+                        file.row(values.as_slice().unwrap_or(&[]))?;
                     }
                     file.finish()
                 });
@@ -350,16 +350,6 @@ impl Grid {
     }
 }
 
-/// The mean of each point of `row` and its four neighbours; the first and the last stay.
-fn smooth(above: &[f64], row: &[f64], below: &[f64], result: &mut [f64]) {
-    // Equal lengths, known before the loop, let the compiler use vector instructions.
-    let n = result.len();
-    let (above, row, below) = (&above[..n], &row[..n], &below[..n]);
-    for i in 1..n - 1 {
-        result[i] = 0.2 * (row[i] + above[i] + below[i] + row[i - 1] + row[i + 1]);
-    }
-}
-
 /// What rank 0 knows before the others: all zero if there is nothing to do.
 #[derive(Default)]
 struct Start {
@@ -372,7 +362,7 @@ struct Start {
 
 impl Start {
     /// Reads and checks all that comes from outside; the error is one line.
-    fn prepare(arguments: &Arguments, ranks: usize) -> Result<Self, String> {
+    fn prepare(arguments: &Arguments) -> Result<Self, String> {
         let mut start = Self::default();
         if let Some(path) = &arguments.input {
             if arguments.verify == Some(Verify::Exact) {
@@ -393,14 +383,7 @@ impl Start {
                 "a grid of {rows} × {cols} has no inside; the smallest is 3 × 3"
             ));
         }
-        if ranks > rows {
-            return Err(format!(
-                "{ranks} ranks for {rows} rows; start {rows} at most"
-            ));
-        }
-        let bytes = rows
-            .checked_add(ranks)
-            .and_then(|n| n.checked_mul(cols)?.checked_mul(8));
+        let bytes = rows.checked_mul(cols).and_then(|n| n.checked_mul(8));
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
             return Err(format!(
                 "a grid of {rows} × {cols} is too large for any machine"
@@ -461,14 +444,12 @@ impl Modes {
         }
     }
 
-    /// The temperatures of one row.
-    fn row(&self, row: usize, values: &mut [f64]) {
-        values.fill(0.0);
-        for (by_row, by_col) in &self.waves {
-            for (value, wave) in values.iter_mut().zip(by_col) {
-                *value += by_row[row] * wave;
-            }
-        }
+    /// The temperature of a point.
+    fn at(&self, row: usize, col: usize) -> f64 {
+        let waves = self.waves.iter();
+        waves
+            .map(|(by_row, by_col)| by_row[row] * by_col[col])
+            .sum()
     }
 }
 

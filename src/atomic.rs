@@ -143,10 +143,6 @@ pub(crate) mod sealed {
 
     /// The processor's atomics on one type. All operations are defined for all types; which make
     /// sense is a matter of the public traits.
-    #[expect(
-        clippy::missing_safety_doc,
-        reason = "as the functions of the module above, which are what is called"
-    )]
     pub trait Atomic: Copy {
         const CLASS: Class;
         /// What `op` leaves of `a` when it is given `b`.

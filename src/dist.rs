@@ -65,8 +65,12 @@ impl Reciprocal {
 #[inline]
 fn upper_half(index: usize, multiplier: u64) -> usize {
     let product = index as u128 * u128::from(multiplier);
-    // A usize has 64 bits wherever UCX runs.
-    (product >> 64) as usize
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "64 bits, as a usize has where UCX runs"
+    )]
+    let upper = (product >> 64) as usize;
+    upper
 }
 
 /// How an axis finds an index's part.
@@ -309,8 +313,8 @@ impl<const D: usize> Layout<D> {
             .ok_or_else(|| format!("{:?} elements are more than can be counted", plan.shape))?;
         let grid = grid::choose(plan, ranks)?;
         let mut axes = Vec::with_capacity(D);
-        for d in 0..D {
-            let axis = Axis::new(plan.shape[d], grid[d], &plan.dists[d], plan.halo[d])
+        for (d, parts) in grid.into_iter().enumerate() {
+            let axis = Axis::new(plan.shape[d], parts, &plan.dists[d], plan.halo[d])
                 .map_err(|error| format!("dimension {d}: {error}"))?;
             axes.push(axis);
         }

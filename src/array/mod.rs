@@ -246,6 +246,12 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         self.layout.grid()
     }
 
+    /// Ghost cells on each side of each dimension of a rank's elements.
+    #[must_use]
+    pub fn halo(&self) -> [usize; D] {
+        self.layout.halo()
+    }
+
     /// The rank that holds `index`. No communication.
     ///
     /// # Errors

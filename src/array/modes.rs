@@ -383,7 +383,7 @@ where
     /// This rank's elements and their ghost cells, writable.
     pub fn with_halo_mut(&mut self) -> ArrayViewMut<'_, T, Dim<[Ix; D]>> {
         let shape = self.array.layout.memory_shape(self.array.rank());
-        match ArrayViewMut::from_shape(shape, &mut **self) {
+        match ArrayViewMut::from_shape(shape, self) {
             Ok(view) => view,
             Err(_) => unreachable!("the memory has its own shape"),
         }

@@ -20,7 +20,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -292,8 +292,11 @@ impl<T: Element> Pending<Vec<T>> for ReadSection<'_, T> {
 /// Operations on borrowed buffers that all end with the scope: see [`World::scope`].
 pub struct Scope<'env> {
     core: &'env Core,
-    ends: Mutex<Vec<Box<dyn FnOnce() -> Result<()> + Send + 'env>>>,
+    ends: Mutex<Vec<End<'env>>>,
 }
+
+/// What is left to do at the end of a scope.
+type End<'env> = Box<dyn FnOnce() -> Result<()> + Send + 'env>;
 
 impl World {
     /// Runs `body`, which may start any number of operations on buffers that it borrows from
@@ -323,10 +326,12 @@ impl World {
         };
         let result = body(&scope);
         let ends = std::mem::take(&mut *scope.lock());
-        let ended = ends
-            .into_iter()
-            .map(|end| end())
-            .fold(Ok(()), |all, end| all.and(end));
+        let mut ended = Ok(());
+        for end in ends {
+            // All are waited for, also after the first failure.
+            let end = end();
+            ended = ended.and(end);
+        }
         let flushed = scope.core.flush();
         let value = result?;
         ended.and(flushed)?;
@@ -335,17 +340,16 @@ impl World {
 }
 
 impl<'env> Scope<'env> {
-    fn lock(
-        &self,
-    ) -> std::sync::MutexGuard<'_, Vec<Box<dyn FnOnce() -> Result<()> + Send + 'env>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<End<'env>>> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// At the end of the scope, gives the request's result to `fill`.
-    fn at_end<R: 'env>(&self, request: Request<'env, R>, fill: impl FnOnce(R) + Send + 'env)
-    where
-        R: Send,
-    {
+    fn at_end<R: Send + 'env>(
+        &self,
+        request: Request<'env, R>,
+        fill: impl FnOnce(R) + Send + 'env,
+    ) {
         self.lock().push(Box::new(move || request.wait().map(fill)));
     }
 

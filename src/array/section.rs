@@ -72,7 +72,8 @@ where
             from.into(),
         );
         same_shape("put_section", slices, from.shape())?;
-        self.store_section(slices, &from.as_standard_layout().as_slice().unwrap_or(&[]))
+        let from = from.as_standard_layout();
+        self.store_section(slices, from.as_slice().unwrap_or(&[]))
     }
 
     /// Combines each element of a section with that of `values`, of the section's shape:

@@ -273,9 +273,9 @@ impl<const D: usize> Iterator for Rows<D> {
     fn next(&mut self) -> Option<Row> {
         let index = self.next?;
         let (mut offset, mut at) = (self.patch.offset, self.patch.at);
-        for d in 0..D {
-            offset = offset.wrapping_add_signed(self.patch.steps[d] * index[d].cast_signed());
-            at += self.patch.at_steps[d] * index[d];
+        for (d, k) in index.into_iter().enumerate() {
+            offset = offset.wrapping_add_signed(self.patch.steps[d] * k.cast_signed());
+            at += self.patch.at_steps[d] * k;
         }
         let mut after = index;
         self.next = (0..D).rev().find_map(|d| {

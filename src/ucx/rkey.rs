@@ -166,7 +166,7 @@ impl RemoteKey {
         // SAFETY: mapped, and inside as just checked.
         let here = |base: NonNull<u8>| unsafe { base.add(byte_offset) };
         let pointer = self.pointer.map(here);
-        let aligned_there = serialized.base() % align_of::<T>() as u64 == 0;
+        let aligned_there = serialized.base().is_multiple_of(align_of::<T>() as u64);
         if !aligned_there || pointer.is_some_and(|here| !here.cast::<T>().is_aligned()) {
             return Err(Error::new(
                 ErrorKind::WrongElement,
