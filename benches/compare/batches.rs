@@ -98,8 +98,8 @@ impl Batches {
         Ok(times.map(|mut times| median(&mut times)))
     }
 
-    /// [`Batches::turns`] of what all ranks do together, `n` rounds a batch. A batch ends when the
-    /// last rank has done its part.
+    /// The median times of what all ranks do together, in turns batch by batch, `n` rounds a batch.
+    /// A batch ends when the last rank has done its part.
     pub(crate) fn turns_together<const N: usize>(
         self,
         world: &World,
@@ -107,19 +107,18 @@ impl Batches {
         works: [&mut dyn FnMut() -> Result<()>; N],
     ) -> Result<[f64; N]> {
         let mut times = [const { Vec::new() }; N];
-        for turn in 0..TURNS {
+        for batch in 0..WARM_UP as usize + 2 * self.count {
             for place in 0..N {
-                let which = if turn % 2 == 0 { place } else { N - 1 - place };
-                for batch in 0..WARM_UP as usize + self.count / TURNS {
-                    world.barrier()?;
-                    let begin = Instant::now();
-                    for _ in 0..n {
-                        works[which]()?;
-                    }
-                    world.barrier()?;
-                    if batch >= WARM_UP as usize {
-                        times[which].push(nanoseconds(begin.elapsed()) / n as f64);
-                    }
+                // A B C C B A A B C.
+                let which = if batch % 2 == 0 { place } else { N - 1 - place };
+                world.barrier()?;
+                let begin = Instant::now();
+                for _ in 0..n {
+                    works[which]()?;
+                }
+                world.barrier()?;
+                if batch >= WARM_UP as usize {
+                    times[which].push(nanoseconds(begin.elapsed()) / n as f64);
                 }
             }
         }
