@@ -143,6 +143,8 @@ pub(crate) mod sealed {
 
     /// The processor's atomics on one type. All operations are defined for all types; which make
     /// sense is a matter of the public traits.
+    ///
+    /// The unsafe functions are called by those of the module above, and want what they want.
     pub trait Atomic: Copy {
         const CLASS: Class;
         /// What `op` leaves of `a` when it is given `b`.

@@ -118,9 +118,16 @@ impl Axis {
     fn new(len: usize, parts: usize, dist: &Dist, halo: usize) -> Result<Self, String> {
         let block = match dist {
             Dist::BlockCyclic(0) => return Err("blocks of 0 indices".into()),
-            Dist::BlockCyclic(block) => *block,
+            Dist::BlockCyclic(block) => *block.min(&len.max(1)),
             _ => 1,
         };
+        if halo
+            .checked_mul(2)
+            .and_then(|both| both.checked_add(len))
+            .is_none()
+        {
+            return Err(format!("{halo} ghost cells are more than can be counted"));
+        }
         let mut this = Self {
             len,
             kind: Kind::Whole,
@@ -152,10 +159,9 @@ impl Axis {
             Dist::Cyclic | Dist::BlockCyclic(_) => {
                 let round = block.saturating_mul(parts);
                 let (rounds, rest) = (len / round, len % round);
-                counts.extend(
-                    (0..parts)
-                        .map(|part| rounds * block + rest.saturating_sub(part * block).min(block)),
-                );
+                counts.extend((0..parts).map(|part| {
+                    rounds * block + rest.saturating_sub(part.saturating_mul(block)).min(block)
+                }));
                 this.kind = Kind::Cyclic {
                     block,
                     by_block: Reciprocal::new(block.max(2)),
@@ -306,11 +312,16 @@ impl<const D: usize> Layout<D> {
     /// What is wrong with the plan.
     pub(crate) fn new(plan: &Plan<D>, ranks: usize) -> Result<Self, String> {
         const { assert!(D >= 1 && D <= 6, "arrays have 1 to 6 dimensions") };
-        let len = plan
+        // Also where one of the lengths is 0: strides are products, too.
+        let countable = plan
             .shape
             .iter()
-            .try_fold(1_usize, |len, &n| len.checked_mul(n))
-            .ok_or_else(|| format!("{:?} elements are more than can be counted", plan.shape))?;
+            .try_fold(1_usize, |len, &n| len.checked_mul(n.max(1)));
+        if countable.is_none() {
+            let shape = plan.shape;
+            return Err(format!("{shape:?} elements are more than can be counted"));
+        }
+        let len = plan.shape.iter().product();
         let grid = grid::choose(plan, ranks)?;
         let mut axes = Vec::with_capacity(D);
         for (d, parts) in grid.into_iter().enumerate() {
@@ -415,11 +426,11 @@ impl<const D: usize> Layout<D> {
         }
     }
 
-    /// As [`Layout::owned_shape`], with ghost cells; nothing for a rank that holds nothing.
+    /// As [`Layout::owned_shape`], with ghost cells; a rank that holds nothing has none.
     pub(crate) fn memory_shape(&self, rank: usize) -> [usize; D] {
         let owned = self.owned_shape(rank);
         if owned.contains(&0) {
-            return [0; D];
+            return owned;
         }
         std::array::from_fn(|d| owned[d] + 2 * self.axes[d].halo)
     }

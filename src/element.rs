@@ -164,7 +164,7 @@ pub(crate) unsafe fn store<T: Element>(to: *mut u8, value: T) {
 /// Reads one element of any type from shared memory into private memory, granule by granule.
 ///
 /// # Safety
-/// As for [`load`], for an element of that size and [granule](granule); `to` is private memory of
+/// As for [`load`], for an element of that size and [granule]; `to` is private memory of
 /// that size, however aligned.
 #[inline]
 pub(crate) unsafe fn load_bytes(to: *mut u8, from: *const u8, size: usize, granule: usize) {

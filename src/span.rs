@@ -75,7 +75,8 @@ impl Span {
                 _ if self.step > 0 => start,
                 _ => end - 1,
             },
-            step: self.step,
+            // That of a single index could be anything.
+            step: if count > 1 { self.step } else { 1 },
             count,
         })
     }

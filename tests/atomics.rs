@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Runs `body` over the default transports, and where no memory is mapped, with the number of
 /// times it is to do things.
 fn everywhere(ranks: usize, body: impl Fn(&World, usize) -> pgas::Result<()>) {
-    on_ranks(ranks, |world| body(world, 2_000));
+    on_ranks(ranks, |world| body(world, 10_000));
     over_tcp(ranks).run(|world| body(world, 150));
 }
 
@@ -418,4 +418,26 @@ fn a_busy_owner_answers_requests() {
         }
         world.barrier()
     });
+}
+
+/// A request to a rank that dies ends with the rank's name, not with the time limit.
+#[test]
+fn a_killed_owner_ends_requests() {
+    let start = Instant::now();
+    let outcome = over_tcp(2).outcome(|world| {
+        let array = GlobalArray::<f32>::new(world, 2)?;
+        array.fetch_max(1 - world.rank(), 1.0)?;
+        world.barrier()?;
+        if world.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(200));
+            std::process::abort();
+        }
+        loop {
+            array.fetch_max(1, 2.0)?;
+        }
+    });
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(20), "took {took:?}");
+    assert!(!outcome.success());
+    assert!(outcome.to_string().contains("rank 1"), "{outcome}");
 }

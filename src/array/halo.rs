@@ -123,9 +123,11 @@ impl<'a, const D: usize> Geometry<'a, D> {
     /// A number that tells geometries of one layout apart.
     pub(super) fn fingerprint(&self) -> u64 {
         let edges = self.edges.iter();
-        edges.fold(u64::from(self.faces_only), |all, &edge| {
+        let number = edges.fold(u64::from(self.faces_only), |all, &edge| {
             all * 4 + edge as u64
-        })
+        });
+        // In the upper bits, too, which are the ones that are compared.
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// Elements that a rank's memory has for its stages.
@@ -325,6 +327,10 @@ impl<'a, const D: usize> Geometry<'a, D> {
         let Some(parts) = self.layout.coordinates(rank) else {
             return Vec::new();
         };
+        // Also: an axis without indices has none that a ghost cell could stand for.
+        if self.layout.owned_len(rank) == 0 {
+            return Vec::new();
+        }
         // Along each axis: the parts that have this one's cells as ghosts, and itself.
         let takers: [Vec<usize>; D] = std::array::from_fn(|d| {
             let takes = |&part: &usize| {

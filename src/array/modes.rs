@@ -491,7 +491,12 @@ slices!(LocalView);
 
 /// Where in this rank's memory its own elements are, along dimension `d`.
 fn own<T: Element, const D: usize>(array: &GlobalArray<T, D>, d: usize) -> ndarray::Slice {
-    let memory = array.layout.memory_shape(array.rank())[d];
-    let halo = array.layout.axis(d).halo().min(memory);
-    ndarray::Slice::from(halo..memory.saturating_sub(halo).max(halo))
+    let owned = array.layout.owned_shape(array.rank());
+    // A rank that holds nothing has no ghost cells.
+    let halo = if owned.contains(&0) {
+        0
+    } else {
+        array.layout.axis(d).halo()
+    };
+    ndarray::Slice::from(halo..halo + owned[d])
 }

@@ -105,6 +105,12 @@ impl<'a> Requests<'a> {
         }
     }
 
+    /// Waits for all answers, which have nothing to take.
+    fn finish(&mut self) -> Result<()> {
+        self.count = 0;
+        self.asks.as_mut().map_or(Ok(()), Asks::finish)
+    }
+
     fn is_done(&mut self) -> Result<bool> {
         self.asks.as_mut().map_or(Ok(true), Asks::is_done)
     }
@@ -189,7 +195,11 @@ impl<'a, T: Element> Reads<'a, T> {
     fn take_get(&mut self, to: &mut [T]) -> Result<()> {
         if let Some((get, row)) = self.gets.pop_front() {
             let values = get.wait()?;
-            spread(to, row, values.into_iter().map(Ok))?;
+            if row.at_step == 1 && values.len() == row.count {
+                to[row.at..row.at + row.count].copy_from_slice(&values);
+            } else {
+                spread(to, row, values.into_iter().map(Ok))?;
+            }
         }
         Ok(())
     }
@@ -345,8 +355,7 @@ impl<'a, T: Element> Writes<'a, T> {
     /// Waits until all requests are carried out; long rows may still be on their way.
     pub(super) fn finish(mut self) -> Result<()> {
         self.post()?;
-        while self.requests.take(|_| Ok(()))? {}
-        Ok(())
+        self.requests.finish()
     }
 }
 
@@ -468,8 +477,7 @@ impl Scatters {
                 requests.post::<T>(run[0].rank, Places::Offsets(&offsets), work, |_| Ok(()))?;
             }
         }
-        while requests.take(|_| Ok(()))? {}
-        Ok(())
+        requests.finish()
     }
 }
 
@@ -531,8 +539,7 @@ impl<'a, T: AtomicElement> Applies<'a, T> {
         for (rank, waiting) in std::mem::take(&mut self.by_owner) {
             send(&mut self.requests, self.op, rank, &waiting)?;
         }
-        while self.requests.take(|_| Ok(()))? {}
-        Ok(())
+        self.requests.finish()
     }
 }
 

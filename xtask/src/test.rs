@@ -163,6 +163,8 @@ fn run_examples(leg: Leg, environment: &[(&str, OsString)]) -> Result<()> {
             "stencil" => {
                 let input = |file| ["stencil", "--iterations", "50", "--input", file];
                 run(&mut example(&["stencil", "--n", "100"]), EXAMPLE)?;
+                let one_sided = ["stencil", "--n", "100", "--variant", "one-sided"];
+                run(&mut example(&one_sided), EXAMPLE)?;
                 run(&mut example(&input("examples/data/springs.npy")), EXAMPLE)?;
                 run(
                     &mut example(&input("examples/data/mandelbrot.png")),

@@ -29,7 +29,8 @@ use std::sync::atomic::Ordering;
 const IN_FLIGHT: usize = 8;
 
 /// A set of requests in flight. It owns all that they use: dropping or forgetting it is harmless,
-/// and the requests are carried out all the same.
+/// and the requests are carried out all the same, but nobody knows when: a flush or a barrier does
+/// not wait for them.
 #[derive(Debug)]
 pub(crate) struct Asks {
     core: Arc<Core>,
@@ -37,16 +38,45 @@ pub(crate) struct Asks {
     parts: VecDeque<Part>,
     /// How many of them wait for their answer.
     in_flight: usize,
+    /// The answers of so many of the oldest have arrived.
+    arrived: usize,
 }
 
 /// One request.
 #[derive(Debug)]
 struct Part {
     rank: usize,
-    /// Bytes of values that the answer must have.
-    len: usize,
-    answer: Message,
-    arrived: bool,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// For so many bytes of values.
+    Waiting(Message, usize),
+    Arrived(Result<Vec<u8>>),
+}
+
+impl Part {
+    /// Takes the answer, which is complete, or waits for it.
+    ///
+    /// # Errors
+    /// What ended the wait.
+    fn arrive(&mut self) -> Result<()> {
+        if let Stage::Waiting(answer, len) = &mut self.stage {
+            let len = *len;
+            answer
+                .wait_done()
+                .map_err(|error| during(self.rank, error))?;
+            let values = answer
+                .wait()
+                .and_then(|bytes| wire::open_answer(bytes, len))
+                .map_err(|error| during(self.rank, error));
+            // Of very many that are only "done" nothing is kept.
+            let values = values.map(|values| if len == 0 { Vec::new() } else { values });
+            self.stage = Stage::Arrived(values);
+        }
+        Ok(())
+    }
 }
 
 impl MemoryName {
@@ -67,6 +97,7 @@ impl Asks {
             core: core.clone(),
             parts: VecDeque::new(),
             in_flight: 0,
+            arrived: 0,
         }
     }
 
@@ -150,9 +181,7 @@ impl Asks {
         }
         self.parts.push_back(Part {
             rank,
-            len,
-            answer,
-            arrived: false,
+            stage: Stage::Waiting(answer, len),
         });
         self.in_flight += 1;
         Ok(())
@@ -167,24 +196,33 @@ impl Asks {
         if self.in_flight < IN_FLIGHT {
             return Ok(());
         }
-        if let Some(part) = self.parts.iter_mut().find(|part| !part.arrived) {
-            part.answer
-                .wait_done()
-                .map_err(|error| during(part.rank, error))?;
-            part.arrived = true;
+        // The first that has not: see `look`.
+        if let Some(part) = self.parts.get_mut(self.arrived) {
+            part.arrive()?;
             self.in_flight -= 1;
+            self.arrived += 1;
         }
         Ok(())
     }
 
-    /// Notes which answers have arrived.
+    /// Takes the answers that have arrived.
     fn look(&mut self) -> Result<()> {
-        for part in self.parts.iter_mut().filter(|part| !part.arrived) {
-            if part.answer.is_done()? {
-                part.arrived = true;
-                self.in_flight -= 1;
+        let mut left = self.in_flight;
+        for part in self.parts.range_mut(self.arrived..) {
+            if left == 0 {
+                break;
+            }
+            if let Stage::Waiting(answer, _) = &mut part.stage {
+                left -= 1;
+                if answer.is_done()? {
+                    part.arrive()?;
+                    self.in_flight -= 1;
+                }
             }
         }
+        let arrived = |part: &&Part| matches!(part.stage, Stage::Arrived(_));
+        let more = self.parts.range(self.arrived..).take_while(arrived);
+        self.arrived += more.count();
         Ok(())
     }
 
@@ -197,14 +235,30 @@ impl Asks {
         let Some(mut part) = self.parts.pop_front() else {
             return Ok(None);
         };
-        if !part.arrived {
+        self.arrived = self.arrived.saturating_sub(1);
+        if matches!(part.stage, Stage::Waiting(..)) {
             self.in_flight -= 1;
+            part.arrive()?;
         }
-        part.answer
-            .wait()
-            .and_then(|bytes| wire::open_answer(bytes, part.len))
-            .map(Some)
-            .map_err(|error| during(part.rank, error))
+        match part.stage {
+            Stage::Arrived(values) => values.map(Some),
+            Stage::Waiting(..) => Err(Error::new(ErrorKind::Ucx, "an answer without an end")),
+        }
+    }
+
+    /// Waits for all answers of work that has none but "done".
+    ///
+    /// # Errors
+    /// The first of [`Asks::next`]; the others are waited for all the same.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        let mut all = Ok(());
+        loop {
+            match self.next() {
+                Ok(None) => return all,
+                Ok(Some(_)) => {}
+                Err(error) => all = all.and(Err(error)),
+            }
+        }
     }
 
     /// Whether all answers have arrived. Does not wait; makes progress.
@@ -222,7 +276,8 @@ impl Asks {
 
 impl Drop for Asks {
     fn drop(&mut self) {
-        for part in self.parts.iter().filter(|part| !part.arrived) {
+        let waiting = |part: &&Part| matches!(part.stage, Stage::Waiting(..));
+        for part in self.parts.iter().filter(waiting) {
             self.core.may_forget(part.rank);
         }
     }
@@ -234,3 +289,6 @@ fn during(rank: usize, error: Error) -> Error {
         .context(format!("request to rank {rank}"))
         .with_peer(rank)
 }
+
+#[cfg(test)]
+mod tests;
