@@ -86,7 +86,8 @@ fn content(index: usize) -> u64 {
 fn indices(rank: usize, len: usize, reads: u64) -> impl Iterator<Item = usize> {
     // Each rank its own part of one long sequence.
     let first = rank as u64 * reads;
-    (first..first + reads).map(move |k| (mix(!k) % len as u64) as usize)
+    // The upper 32 bits as a fraction, times the length.
+    (first..first + reads).map(move |k| (((mix(!k) >> 32) * len as u64) >> 32) as usize)
 }
 
 /// SplitMix64: a random number from any number.

@@ -71,6 +71,10 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
 }
 
 /// Each rank makes its part of the updates. When it returns, all are made.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a table's length is a usize"
+)]
 fn change(world: &World, table: &mut GlobalArray<u64>) -> pgas::Result<()> {
     let words = table.len() as u64;
     let (rank, size) = (world.rank() as u64, world.size() as u64);
@@ -103,7 +107,7 @@ fn differing(world: &World, table: &mut GlobalArray<u64>) -> pgas::Result<u64> {
 /// GF(2), x^64 + x^2 + x + 1, as bits of a word.
 fn next(random: u64) -> u64 {
     const POLYNOMIAL: u64 = 7;
-    (random << 1) ^ (random >> 63) * POLYNOMIAL
+    (random << 1) ^ ((random >> 63) * POLYNOMIAL)
 }
 
 /// The `n`-th number of the sequence: x to the power `n`, by squaring.
