@@ -12,11 +12,14 @@
 )]
 
 mod asm;
+mod batch;
+mod batches;
 mod limits;
 mod loops;
 mod quiet;
 mod rank;
 mod rivals;
+mod stencil;
 mod steps;
 mod table;
 
@@ -31,7 +34,7 @@ use ucxrun::{Job, Output};
 
 type Result<T, E = String> = std::result::Result<T, E>;
 
-/// Compares pgas with plain shared memory, OpenSHMEM and MPI RMA.
+/// Compares pgas with plain shared memory, OpenSHMEM, MPI RMA, Global Arrays and Lamellar.
 #[derive(Debug, Parser)]
 struct Options {
     /// One short round: to see that everything works, not to quote.
@@ -40,7 +43,7 @@ struct Options {
     /// Rounds; the table shows their medians [default: 5, or 1 with --quick].
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only these parts: memory, tcp, barrier2, barrier4, launch.
+    /// Only these parts: memory, batch, stencil, tcp, batch-tcp, barrier2, barrier4, launch.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Print one JSON object a figure on standard output, and the table on standard error.
@@ -84,11 +87,32 @@ const PARTS: &[Part] = &[
         rivals: &["plain-c", "openshmem", "openmpi", "mpich"],
     },
     Part {
+        name: "batch",
+        ranks: 2,
+        transport: Transport::SharedMemory,
+        sections: &["batch"],
+        rivals: &["plain-c", "openshmem", "openmpi", "mpich", "ga", "lamellar"],
+    },
+    Part {
+        name: "stencil",
+        ranks: 2,
+        transport: Transport::SharedMemory,
+        sections: &["stencil"],
+        rivals: &["plain-c", "openshmem", "openmpi", "mpich", "ga"],
+    },
+    Part {
         name: "tcp",
         ranks: 2,
         transport: Transport::Tcp,
         sections: &["network", "busy"],
         rivals: &["openshmem", "openmpi", "mpich"],
+    },
+    Part {
+        name: "batch-tcp",
+        ranks: 2,
+        transport: Transport::Tcp,
+        sections: &[REMOTE],
+        rivals: &["openshmem", "openmpi", "mpich", "ga"],
     },
     Part {
         name: "barrier2",
@@ -106,12 +130,16 @@ const PARTS: &[Part] = &[
     },
 ];
 
+/// The section whose name goes on with the number of elements.
+const REMOTE: &str = "remote:";
+
 /// Cores that everything measured may use: the fewest that tell something, equal on all machines.
 const CORES: usize = 2;
 /// Longest that one job may take.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Processes of the part `launch`.
 const LAUNCH: u32 = 16;
+const LAUNCH_RIVALS: [&str; 2] = ["mpich", "openmpi"];
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -149,7 +177,11 @@ fn drive(options: &Options) -> Result<()> {
     let rivals = if options.no_rivals {
         Rivals::none()
     } else {
-        Rivals::build(&release.join("compare-rivals"))?
+        Rivals::build(&release.join("compare-rivals"), |rival| {
+            let mut parts = PARTS.iter().filter(|part| wanted(part.name));
+            parts.any(|part| part.rivals.contains(&rival))
+                || wanted("launch") && LAUNCH_RIVALS.contains(&rival)
+        })?
     };
     if wanted("launch") {
         build_launcher(&release)?;
@@ -168,7 +200,11 @@ fn drive(options: &Options) -> Result<()> {
         for part in PARTS.iter().filter(|part| wanted(part.name)) {
             eprintln!("round {round} of {rounds}: {}", part.name);
             let mut words = vec![batch.to_owned(), batches.to_owned()];
-            words.extend(part.sections.iter().map(|&section| section.to_owned()));
+            words.extend(part.sections.iter().map(|&section| match section {
+                REMOTE if options.quick => format!("{REMOTE}100000"),
+                REMOTE => format!("{REMOTE}1000000"),
+                _ => section.to_owned(),
+            }));
             table.add(part.name, "pgas", ours(&this, part, &words));
             for &rival in part.rivals {
                 let Some(start) = rivals.start(rival, part.ranks, part.transport) else {
@@ -223,7 +259,7 @@ fn launch(release: &Path, rivals: &Rivals, table: &mut Table) {
         .args(["-n", &LAUNCH.to_string()])
         .arg(release.join("examples/hello"));
     let mut starts = vec![("pgas", ours)];
-    for name in ["mpich", "openmpi"] {
+    for name in LAUNCH_RIVALS {
         if let Some(start) = rivals.start(name, LAUNCH, Transport::SharedMemory) {
             starts.push((name, start));
         }

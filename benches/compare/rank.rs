@@ -1,29 +1,14 @@
 //! What a rank of ours measures. Rank 0 prints lines `figure NAME OURS [LIMIT]`; times are ns,
 //! rates bytes/ns, which is GB/s. `benches/rivals/rival.c` does the same: change both or neither.
 
+use crate::batches::{Batches, SEED, median, nanoseconds, together};
 use crate::limits::{Flags, Segment};
 use crate::loops::{self, Memory, Shard, WORDS, content, xorshift};
-use crate::steps;
-use pgas::{GlobalArray, Op, Result, World};
+use crate::{batch, stencil, steps};
+use pgas::{GlobalArray, Result, World};
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::ops::Range;
 use std::time::{Duration, Instant};
-
-const SEED: u64 = 88_172_645_463_325_252;
-
-/// How often ours and the limit take turns.
-const TURNS: usize = 3;
-/// Untimed batches at the beginning of a turn: the shared cache takes a while to give up what was
-/// read before.
-const WARM_UP: u64 = 3;
-
-/// How long, and how often.
-#[derive(Clone, Copy, Debug)]
-struct Batches {
-    ns: f64,
-    count: usize,
-}
 
 pub(crate) fn run(words: &[String]) -> crate::Result<()> {
     let [ms, count, sections @ ..] = words else {
@@ -43,6 +28,12 @@ pub(crate) fn run(words: &[String]) -> crate::Result<()> {
                 "network" => network(world, batches)?,
                 "busy" => busy(world)?,
                 "barrier" => barrier(world, batches)?,
+                "batch" => batch::memory(world, batches)?,
+                "stencil" => stencil::run(world, batches)?,
+                _ if section.starts_with(crate::REMOTE) => {
+                    let count = section[crate::REMOTE.len()..].parse();
+                    batch::remote(world, batches, count.unwrap_or(100_000))?;
+                }
                 _ => world.abort(2, &format!("no section {section}")),
             }
         }
@@ -260,95 +251,4 @@ fn barrier(world: &World, batches: Batches) -> Result<()> {
         );
     }
     world.barrier()
-}
-
-/// How many rounds of `work`, which all ranks do together, make a batch.
-fn together(world: &World, batches: Batches, work: impl Fn(u64) -> Result<()>) -> Result<u64> {
-    let mut n = 16;
-    loop {
-        world.barrier()?;
-        let begin = Instant::now();
-        work(n)?;
-        let enough = nanoseconds(begin.elapsed()) >= batches.ns / 2.0 || n >= 1_000_000;
-        if world.all_reduce(u8::from(enough), Op::Max)? == 1 {
-            return Ok(n);
-        }
-        n *= 2;
-    }
-}
-
-impl Batches {
-    /// Rounds of `work` that take about a batch.
-    fn rounds(self, work: &mut impl FnMut(usize, u64) -> Result<u64>) -> Result<usize> {
-        let mut n = 1;
-        loop {
-            let ns = time(work, n, SEED)? * n as f64;
-            if ns >= self.ns / 2.0 {
-                return Ok((n as f64 * self.ns / ns) as usize + 1);
-            }
-            n *= 2;
-        }
-    }
-
-    /// The median time of a round of `work`.
-    fn one(self, mut work: impl FnMut(usize, u64) -> Result<u64>) -> Result<f64> {
-        let n = self.rounds(&mut work)?;
-        let mut times = (0..self.count as u64)
-            .map(|batch| time(&mut work, n, SEED + batch))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(median(&mut times))
-    }
-
-    /// Some batches in a row, the first ones untimed.
-    fn turn(
-        self,
-        work: &mut impl FnMut(usize, u64) -> Result<u64>,
-        n: usize,
-        seeds: Range<u64>,
-    ) -> Result<Vec<f64>> {
-        for warm_up in 0..WARM_UP {
-            time(work, n, !(SEED + warm_up))?;
-        }
-        seeds.map(|batch| time(work, n, SEED + batch)).collect()
-    }
-
-    /// The median times of a round of `ours` and of `plain`, in turns, both of as many rounds on
-    /// the same indices.
-    fn pair(
-        self,
-        mut ours: impl FnMut(usize, u64) -> Result<u64>,
-        mut plain: impl FnMut(usize, u64) -> Result<u64>,
-    ) -> Result<(f64, f64)> {
-        self.rounds(&mut ours)?;
-        let n = self.rounds(&mut plain)?;
-        let (mut a, mut b) = (Vec::new(), Vec::new());
-        for turn in 0..2 * TURNS {
-            // Each is timed with the caches full of its own memory, as the rivals are.
-            let first = (turn / 2 * self.count / TURNS) as u64;
-            let seeds = first..first + (self.count / TURNS) as u64;
-            // Who goes first changes: A B B A A B.
-            if turn.div_ceil(2) % 2 == 0 {
-                a.extend(self.turn(&mut ours, n, seeds)?);
-            } else {
-                b.extend(self.turn(&mut plain, n, seeds)?);
-            }
-        }
-        Ok((median(&mut a), median(&mut b)))
-    }
-}
-
-fn nanoseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e9
-}
-
-/// Nanoseconds of one round of `n`.
-fn time(work: &mut impl FnMut(usize, u64) -> Result<u64>, n: usize, seed: u64) -> Result<f64> {
-    let begin = Instant::now();
-    black_box(work(n, seed)?);
-    Ok(nanoseconds(begin.elapsed()) / n as f64)
-}
-
-pub(crate) fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }

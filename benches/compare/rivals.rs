@@ -7,15 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A rival: a back end of `benches/rivals/rival.c`.
+/// A rival: a back end of `benches/rivals/rival.c`, or a crate.
 pub(crate) struct Rival {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     compiler: &'static str,
+    /// A header beside `rival.c`, or for cargo a folder.
     backend: &'static str,
+    libraries: &'static [&'static str],
     launcher: &'static str,
     packages: &'static str,
 }
+
+/// The compiler of a rival that is a crate.
+const CARGO: &str = "cargo";
 
 pub(crate) const RIVALS: &[Rival] = &[
     Rival {
@@ -23,6 +28,7 @@ pub(crate) const RIVALS: &[Rival] = &[
         title: "plain C",
         compiler: "cc",
         backend: "plain.h",
+        libraries: &[],
         launcher: "",
         packages: "gcc",
     },
@@ -31,6 +37,7 @@ pub(crate) const RIVALS: &[Rival] = &[
         title: "OpenSHMEM",
         compiler: "oshcc",
         backend: "openshmem.h",
+        libraries: &[],
         launcher: "oshrun",
         packages: "openmpi-bin libopenmpi-dev",
     },
@@ -39,6 +46,7 @@ pub(crate) const RIVALS: &[Rival] = &[
         title: "Open MPI RMA",
         compiler: "mpicc.openmpi",
         backend: "mpi_rma.h",
+        libraries: &[],
         launcher: "mpirun.openmpi",
         packages: "openmpi-bin libopenmpi-dev",
     },
@@ -47,8 +55,35 @@ pub(crate) const RIVALS: &[Rival] = &[
         title: "MPICH RMA",
         compiler: "mpicc.mpich",
         backend: "mpi_rma.h",
+        libraries: &[],
         launcher: "mpiexec.hydra",
         packages: "mpich libmpich-dev",
+    },
+    Rival {
+        name: "ga",
+        title: "Global Arrays",
+        compiler: "mpicc.mpich",
+        backend: "global_arrays.h",
+        libraries: &[
+            "-lga-mpich",
+            "-lscalapack-mpich",
+            "-llapack",
+            "-lblas",
+            "-larmci-mpich",
+            "-lgfortran",
+        ],
+        launcher: "mpiexec.hydra",
+        packages: "mpich libmpich-dev libglobalarrays-dev libarmci-mpi-dev \
+                   libscalapack-mpich-dev liblapack-dev gfortran",
+    },
+    Rival {
+        name: "lamellar",
+        title: "Lamellar",
+        compiler: CARGO,
+        backend: "lamellar",
+        libraries: &[],
+        launcher: "",
+        packages: "",
     },
 ];
 
@@ -67,15 +102,18 @@ impl Rivals {
         }
     }
 
-    /// Builds all rivals whose compilers are installed, into `folder`.
-    pub(crate) fn build(folder: &Path) -> Result<Self> {
+    /// Builds those rivals that are `wanted` and whose compilers are installed, into `folder`.
+    pub(crate) fn build(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Self> {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/rivals/rival.c");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/rivals");
         let mut this = Self::none();
-        for rival in RIVALS {
-            let program = folder.join(rival.name);
-            match rival.build(&source, &program) {
-                Ok(()) => this.built.push((rival, program)),
+        for rival in RIVALS.iter().filter(|rival| wanted(rival.name)) {
+            let built = match rival.compiler {
+                CARGO => rival.build_crate(&sources, folder),
+                _ => rival.build(&sources, folder),
+            };
+            match built {
+                Ok(program) => this.built.push((rival, program)),
                 Err(reason) => {
                     let text = format!("{} is not measured: {reason}", rival.title);
                     eprintln!("compare: {text}");
@@ -111,25 +149,47 @@ impl Rivals {
 }
 
 impl Rival {
-    fn build(&self, source: &Path, program: &Path) -> Result<()> {
+    fn build(&self, sources: &Path, folder: &Path) -> Result<PathBuf> {
         for tool in [self.compiler, self.launcher] {
             if !tool.is_empty() && !is_installed(tool) {
                 return Err(format!("no {tool} (apt-get install {})", self.packages));
             }
         }
-        let output = Command::new(self.compiler)
+        let program = folder.join(self.name);
+        let mut compile = Command::new(self.compiler);
+        compile
             .args(["-std=gnu11", "-O3"])
             .arg(format!("-DBACKEND=\"{}\"", self.backend))
-            .arg(source)
+            .arg(sources.join("rival.c"))
             .arg("-o")
-            .arg(program)
-            .output()
-            .map_err(|error| format!("{}: {error}", self.compiler))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(format!("{} fails:\n{said}", self.compiler))
+            .arg(&program)
+            .args(self.libraries)
+            .arg("-lm");
+        run(compile)
+            .map_err(|said| format!("{said}\n(apt-get install {})", self.packages))
+            .map(|()| program)
+    }
+
+    /// The crate is not a member of the workspace: its dependencies are nobody else's.
+    fn build_crate(&self, sources: &Path, folder: &Path) -> Result<PathBuf> {
+        // One of its macros wants the folder to be called so.
+        let target = folder.join(self.backend).join("target");
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| CARGO.into()));
+        build
+            .args(["build", "--quiet", "--release", "--locked"])
+            .arg("--manifest-path")
+            .arg(sources.join(self.backend).join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(&target);
+        eprintln!(
+            "compare: {} is built; some minutes the first time",
+            self.title
+        );
+        run(build).map(|()| {
+            target
+                .join("release")
+                .join(format!("{}-rival", self.backend))
+        })
     }
 
     /// Nothing is bound to cores, and ranks may be more than cores, as with `ucxrun`.
@@ -149,7 +209,7 @@ impl Rival {
         };
         match self.name {
             "openshmem" => open_mpi(start)
-                .env("SHMEM_SYMMETRIC_SIZE", "128M")
+                .env("SHMEM_SYMMETRIC_SIZE", "256M")
                 .args(["-x", "SHMEM_SYMMETRIC_SIZE", "-x"])
                 .arg(match transport {
                     Transport::SharedMemory => "UCX_TLS=posix,sysv,cma,self,tcp",
@@ -168,7 +228,7 @@ impl Rival {
                 ])
                 .arg(program),
             "openmpi" => open_mpi(start).arg(program),
-            "mpich" => {
+            "mpich" | "ga" => {
                 let start = start.args(["-n", &count]).arg(program);
                 if tcp {
                     // Its own shared memory is off, and UCX has tcp.
@@ -182,6 +242,20 @@ impl Rival {
             _ => start.env("RANKS", count),
         }
     }
+}
+
+/// Runs `command`; what it said if it fails.
+fn run(mut command: Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<_> = said.lines().filter(|line| line.contains("error")).collect();
+    Err(format!("{name} fails: {}", errors.join("; ")))
 }
 
 fn is_installed(program: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Collects figures by row and by who was measured, and prints them.
 
-use crate::rank::median;
+use crate::batches::median;
 use crate::rivals::{RIVALS, Rivals};
 use crate::{Result, rivals};
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ enum Target {
     Rival(&'static str, f64),
     /// At most so many nanoseconds.
     Ns(f64),
+    /// So many times as fast as another figure of ours in the same part.
+    Faster(&'static str, f64),
 }
 
 const fn row(
@@ -53,7 +55,7 @@ const fn row(
     }
 }
 
-use Target::{Limit, Ns, Rival};
+use Target::{Faster, Limit, Ns, Rival};
 use Unit::{Count, Rate, Time};
 
 #[rustfmt::skip]
@@ -79,6 +81,17 @@ const ROWS: &[Row] = &[
     row("memory", "get_into_16m", "get_into 16 MiB", Rate, Limit(0.95)),
     row("memory", "get_range_16m", "get_range 16 MiB", Rate, Limit(0.95)),
     row("memory", "put_range_16m", "put_range 16 MiB", Rate, Limit(0.95)),
+    row("batch", "gather", "gather, 1M of 2²² words, an element", Time, Limit(1.3)),
+    row("batch", "scatter", "scatter, 1M of 2²² words, an element", Time, Limit(1.3)),
+    row("batch", "scatter_with_64k", "scatter_with sum, 1M into 2¹⁶ bins, an element", Time, Limit(1.3)),
+    row("batch", "scatter_with_4m", "scatter_with sum, 1M into 2²² bins, an element", Time, Limit(1.3)),
+    row("batch", "update_64k", "update sum, each rank 1M into 2¹⁶ bins, an element", Time, Limit(1.3)),
+    row("batch", "update_4m", "update sum, each rank 1M into 2²² bins, an element", Time, Limit(1.3)),
+    row("batch", "column", "get_section, column of 1000 rows", Time, Faster("column_gets", 1.0)),
+    row("batch", "column_gets", "the same by 1000 gets", Time, Target::None),
+    row("stencil", "stencil_alone", "Jacobi sweep, 2000 × 2000, without exchange", Time, Target::None),
+    row("stencil", "stencil_exchange", "Jacobi sweep with exchange", Time, Limit(1.05)),
+    row("stencil", "stencil_overlap", "Jacobi sweep with exchange_begin, inner cells, finish", Time, Limit(1.05)),
     row("tcp", "get_random", "tcp: get", Time, Rival("openshmem", 1.0)),
     row("tcp", "put_flush_random", "tcp: put + flush", Time, Target::None),
     row("tcp", "fetch_add_random", "tcp: fetch_add", Time, Target::None),
@@ -89,6 +102,12 @@ const ROWS: &[Row] = &[
     row("tcp", "fetch_add_busy", "tcp: fetch_add while its owner computes, mean", Time, Ns(100e3)),
     row("tcp", "fetch_add_busy_median", "tcp: fetch_add while its owner computes, median", Time, Target::None),
     row("tcp", "fetch_add_busy_worst", "tcp: fetch_add while its owner computes, worst", Time, Target::None),
+    row("batch-tcp", "gather", "tcp: gather, random of 2²² words, an element", Time, Faster("gather_gets", 3.0)),
+    row("batch-tcp", "gather_gets", "tcp: the same by gets", Time, Target::None),
+    row("batch-tcp", "scatter", "tcp: scatter, an element", Time, Target::None),
+    row("batch-tcp", "scatter_with_4m", "tcp: scatter_with sum, an element", Time, Target::None),
+    row("batch-tcp", "column", "tcp: get_section, column of 1000 rows", Time, Faster("column_gets", 10.0)),
+    row("batch-tcp", "column_gets", "tcp: the same by 1000 gets", Time, Target::None),
     row("barrier2", "barrier", "barrier, 2 ranks", Time, Target::None),
     row("barrier4", "barrier", "barrier, 4 ranks on 2 cores", Time, Limit(2.0)),
     row("launch", "start", "start and end 16 processes", Time, Rival("mpich", 1.0)),
@@ -103,6 +122,8 @@ pub(crate) struct Table {
     values: BTreeMap<(&'static str, String, &'static str), Vec<f64>>,
     /// Ratios to the limit, from figures of one process.
     notes: Vec<String>,
+    /// By who, and part and figure: the ways that were the fastest, in any round.
+    ways: BTreeMap<(&'static str, String), Vec<String>>,
     versions: Vec<String>,
 }
 
@@ -111,6 +132,7 @@ impl Table {
         Self {
             values: BTreeMap::new(),
             notes: rivals.missing.clone(),
+            ways: BTreeMap::new(),
             versions: rivals.versions(),
         }
     }
@@ -127,6 +149,18 @@ impl Table {
             }
         };
         for line in output.lines() {
+            if let Some((figure, way)) = line
+                .strip_prefix("way ")
+                .and_then(|rest| rest.split_once(' '))
+            {
+                let ways = self
+                    .ways
+                    .entry((who, format!("{part} {figure}")))
+                    .or_default();
+                if !ways.iter().any(|it| it == way) {
+                    ways.push(way.to_owned());
+                }
+            }
             let Some(rest) = line.strip_prefix("figure ") else {
                 continue;
             };
@@ -162,8 +196,12 @@ impl Table {
 
     /// Median, least and largest of ours divided by `who`'s, round by round.
     fn ratio(&self, row: &Row, who: &'static str) -> Option<(f64, f64, f64)> {
-        let pairs = self.values(row, OURS).iter().zip(self.values(row, who));
-        let mut ratios: Vec<f64> = pairs.map(|(ours, other)| ours / other).collect();
+        Self::ratio_of(self.values(row, OURS), self.values(row, who))
+    }
+
+    fn ratio_of(values: &[f64], others: &[f64]) -> Option<(f64, f64, f64)> {
+        let pairs = values.iter().zip(others);
+        let mut ratios: Vec<f64> = pairs.map(|(value, other)| value / other).collect();
         if ratios.is_empty() {
             return None;
         }
@@ -195,11 +233,22 @@ impl Table {
                 let ours = self.median(row, OURS)?;
                 Some((format!("≤ {}", show(bound, Time)), ours <= bound))
             }
+            Faster(figure, times) => {
+                let key = (row.part, figure.to_owned(), OURS);
+                let others = self.values.get(&key)?;
+                let (ratio, ..) = Self::ratio_of(others, self.values(row, OURS))?;
+                let text = format!("≥ {times} × as fast as gets ({ratio:.2})");
+                Some((text, ratio >= times))
+            }
         }
     }
 
     pub(crate) fn text(&self) -> String {
-        let rivals: Vec<_> = RIVALS.iter().collect();
+        // Those who were measured.
+        let rivals: Vec<_> = RIVALS
+            .iter()
+            .filter(|rival| self.values.keys().any(|(.., who)| *who == rival.name))
+            .collect();
         let mut lines = vec![vec![
             String::new(),
             "pgas".into(),
@@ -252,6 +301,9 @@ impl Table {
         text.push_str("\n(n×): pgas is n times as fast as this rival. Medians of rounds.\n");
         for version in &self.versions {
             let _ = writeln!(text, "{version}");
+        }
+        for ((who, figure), ways) in &self.ways {
+            let _ = writeln!(text, "{}, {figure}: {}", title(who), ways.join(" or "));
         }
         for note in &self.notes {
             let _ = writeln!(text, "NOTE: {note}");

@@ -9,7 +9,11 @@ struct flags {
     _Alignas(64) atomic_uint generation;
 };
 
-static char *shards;
+/* Bytes for tables and fields, mapped before the processes part. */
+#define ARENA ((size_t)512 << 20)
+
+static char *shards, *arena;
+static size_t arena_used;
 static struct flags *flags;
 static unsigned spins;
 
@@ -35,6 +39,7 @@ static void start(int *argc, char ***argv)
     int cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
     spins = ranks > cores ? 1 : 1000;
     shards = map_shared((size_t)ranks * SHARD);
+    arena = map_shared(ARENA);
     for (rank = 1; rank < ranks; rank++)
         if (fork() == 0)
             return;
@@ -92,4 +97,80 @@ static inline void put_bytes(int peer, size_t to, const void *from, size_t bytes
 {
     memcpy((char *)shard_of(peer) + to, from, bytes);
     __asm__ volatile("" ::: "memory");
+}
+
+static void *from_arena(size_t bytes)
+{
+    void *at = arena + arena_used;
+    arena_used += (bytes + 4095) & ~(size_t)4095;
+    if (arena_used > ARENA)
+        fail("the arena is too small");
+    return at;
+}
+
+struct table {
+    size_t each;
+    unsigned shift;
+    uint64_t *words;
+};
+
+static struct table make_table(size_t rows, size_t columns)
+{
+    return (struct table){.each = rows / (size_t)ranks * columns, .words = from_arena(rows * columns * 8)};
+}
+static void read_block(struct table *t, int owner, uint64_t *to)
+{
+    memcpy(to, t->words + (size_t)owner * t->each, t->each * 8);
+}
+static void write_block(struct table *t, int owner, const uint64_t *from)
+{
+    memcpy(t->words + (size_t)owner * t->each, from, t->each * 8);
+}
+
+static void gather_loop(struct table *t, size_t n, const uint64_t *index, uint64_t *values)
+{
+    for (size_t k = 0; k < n; k++)
+        values[k] = t->words[index[k]];
+}
+static void scatter_loop(struct table *t, size_t n, const uint64_t *index, uint64_t *values)
+{
+    for (size_t k = 0; k < n; k++)
+        t->words[index[k]] = values[k];
+}
+static void add_loop(struct table *t, size_t n, const uint64_t *index, uint64_t *values)
+{
+    for (size_t k = 0; k < n; k++)
+        atomic_fetch_add_explicit((_Atomic uint64_t *)t->words + index[k], values[k], memory_order_relaxed);
+}
+static void column_loop(struct table *t, size_t rows, size_t columns, size_t column, uint64_t *to)
+{
+    const uint64_t *from = t->words + (size_t)peer * t->each + column;
+    for (size_t k = 0; k < rows; k++)
+        to[k] = from[k * columns];
+}
+static const struct way gathers[] = {{"loop", gather_loop}, {0}};
+static const struct way scatters[] = {{"loop", scatter_loop}, {0}};
+static const struct way adds[] = {{"loop", add_loop}, {0}};
+static const struct column_way column_ways[] = {{"loop", column_loop}, {0}};
+
+struct field {
+    double *at;
+    double *all;
+};
+
+static struct field make_field(size_t rows, size_t stride)
+{
+    double *all = from_arena((size_t)ranks * (rows + 2) * stride * sizeof(double));
+    return (struct field){.at = all + (size_t)rank * (rows + 2) * stride, .all = all};
+}
+
+/* Reads the neighbours' border rows where they are. */
+static void exchange(struct field *f, size_t rows, size_t stride)
+{
+    barrier();
+    size_t block = (rows + 2) * stride;
+    if (rank > 0)
+        memcpy(f->at, f->at - block + rows * stride, stride * sizeof(double));
+    if (rank + 1 < ranks)
+        memcpy(f->at + (rows + 1) * stride, f->at + block + stride, stride * sizeof(double));
 }

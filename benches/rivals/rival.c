@@ -2,9 +2,11 @@
 
        cc -O3 -DBACKEND='"openshmem.h"'  see ../compare/rivals.rs for how it is built and started
        rival BATCH_MS BATCHES SECTION…    sections: element network busy bulk barrier, in this order (bulk
-                                      overwrites the values that busy checks); none: starts and ends
+                                      overwrites the values that busy checks), batch, remote:COUNT,
+                                      stencil; none: starts and ends
 
-   Prints lines `figure NAME VALUE`, at the end `figure done 1`. The loops, index streams and
+   Prints lines `figure NAME VALUE`, where there was a choice `way NAME TEXT`, at the end
+   `figure done 1`. The loops, index streams and
    batches are those of ../compare/rank.rs: change both or neither. Times are ns, rates bytes/ns,
    which is GB/s. */
 #define _GNU_SOURCE
@@ -20,7 +22,29 @@
 #define SHARD ((size_t)64 << 20)
 #define WORDS (SHARD / 8)
 
-static int rank, ranks;
+static int rank, ranks, peer;
+
+/* Where loops leave their result, so that they are not optimised away. */
+volatile uint64_t sink;
+
+/* Ways to read, write or add to many elements of a table at once, and to read a column of the
+   peer's block; a back end lists those that it has, and ends the list with {0}. */
+struct table;
+struct way {
+    const char *name;
+    void (*run)(struct table *table, size_t n, const uint64_t *index, uint64_t *values);
+};
+struct column_way {
+    const char *name;
+    void (*run)(struct table *table, size_t rows, size_t columns, size_t column, uint64_t *to);
+};
+
+static _Noreturn void fail(const char *why)
+{
+    fprintf(stderr, "rank %d: %s\n", rank, why);
+    exit(1);
+}
+
 #include BACKEND
 
 static double batch_ns;
@@ -63,9 +87,6 @@ static double median(double *values, int count)
     return values[count / 2];
 }
 
-/* Where loops leave their result, so that they are not optimised away. */
-volatile uint64_t sink;
-
 /* Runs `loop(n, seed)` in batches of about batch_ns; the median of ns for one round of the loop. */
 static double time_loop(uint64_t (*loop)(size_t, uint64_t))
 {
@@ -88,8 +109,6 @@ static double time_loop(uint64_t (*loop)(size_t, uint64_t))
     }
     return median(took, batches);
 }
-
-static int peer;
 
 /* Indices that do not depend on what was read: gets may overlap. */
 static uint64_t get_random(size_t n, uint64_t x)
@@ -340,6 +359,9 @@ static void barriers(uint64_t *shard)
     barrier();
 }
 
+#include "batch.h"
+#include "stencil.h"
+
 int main(int argc, char **argv)
 {
     start(&argc, &argv);
@@ -381,6 +403,12 @@ int main(int argc, char **argv)
             busy();
         if (strcmp(argv[k], "barrier") == 0)
             barriers(shard);
+        if (strcmp(argv[k], "batch") == 0)
+            batch(shard);
+        if (strncmp(argv[k], "remote:", 7) == 0)
+            remote(shard, (size_t)atol(argv[k] + 7));
+        if (strcmp(argv[k], "stencil") == 0)
+            stencil();
         barrier();
     }
     print("done", 1);

@@ -52,16 +52,15 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         indices: &[I],
     ) -> Result<(Gathered<T>, Vec<Place>)> {
         self.check_indices(call, indices)?;
-        let mut values = Vec::with_capacity(indices.len());
+        let mut values = Box::new_uninit_slice(indices.len()).into_vec();
         let mut elsewhere = Vec::new();
-        self.blocks(indices, &mut elsewhere, |_, addresses| {
-            for &address in addresses {
-                let value = match address.is_null() {
-                    true => MaybeUninit::uninit(),
+        self.blocks(indices, &mut elsewhere, |at, addresses| {
+            let places = &mut values[at..at + addresses.len()];
+            for (place, &address) in places.iter_mut().zip(addresses) {
+                if !address.is_null() {
                     // SAFETY: a mapped element of this array.
-                    false => MaybeUninit::new(unsafe { element::load(address) }?),
-                };
-                values.push(value);
+                    *place = MaybeUninit::new(unsafe { element::load(address) }?);
+                }
             }
             Ok(())
         })?;
@@ -104,8 +103,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let mut addresses = [std::ptr::null_mut(); BLOCK];
         for (block, indices) in indices.chunks(BLOCK).enumerate() {
             let addresses = &mut addresses[..indices.len()];
-            self.find_all(indices, addresses);
+            let all = self.find_all(indices, addresses);
             for (k, address) in addresses.iter_mut().enumerate() {
+                if all {
+                    break;
+                }
                 if address.is_null() {
                     let (rank, offset) = self.layout.locate(indices[k].into_array());
                     match self.element_of(rank, offset)? {
@@ -123,32 +125,47 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         Ok(())
     }
 
-    /// The addresses of elements as far as they are known, null elsewhere. The indices have been
-    /// checked.
+    /// The addresses of elements as far as they are known, null elsewhere; whether all are known.
+    /// The indices have been checked.
     #[inline]
-    pub(super) fn find_all<I: ArrayIndex<D>>(&self, indices: &[I], addresses: &mut [*mut u8]) {
+    pub(super) fn find_all<I: ArrayIndex<D>>(
+        &self,
+        indices: &[I],
+        addresses: &mut [*mut u8],
+    ) -> bool {
+        let mut all = true;
         if self.layout.line().0 > 0 {
-            for (index, address) in indices.iter().zip(addresses) {
+            for (index, address) in indices.iter().zip(&mut *addresses) {
                 let index = index.into_array()[0];
                 let rank = Layout::<D>::owner(index, self.multiplier, self.shift);
                 let zeroth = self.rows[rank].load(Ordering::Relaxed);
-                *address = match zeroth.is_null() {
-                    true => zeroth,
-                    false => zeroth.wrapping_add(index * size_of::<T>()),
-                };
+                all &= !zeroth.is_null();
+                *address = zeroth.wrapping_add(index * size_of::<T>());
                 prefetch(*address);
             }
-            return;
+            if all {
+                return true;
+            }
+            for (index, address) in indices.iter().zip(&mut *addresses) {
+                let index = index.into_array()[0];
+                let rank = Layout::<D>::owner(index, self.multiplier, self.shift);
+                if self.rows[rank].load(Ordering::Relaxed).is_null() {
+                    *address = std::ptr::null_mut();
+                }
+            }
+            return false;
         }
         for (index, address) in indices.iter().zip(addresses) {
             let (rank, offset) = self.layout.locate(index.into_array());
             let base = self.rows[rank].load(Ordering::Relaxed);
+            all &= !base.is_null();
             *address = match base.is_null() {
                 true => base,
                 false => base.wrapping_add(offset * size_of::<T>()),
             };
             prefetch(*address);
         }
+        all
     }
 
     fn check_indices<I: ArrayIndex<D>>(&self, call: &str, indices: &[I]) -> Result<()> {
@@ -272,7 +289,7 @@ pub(super) unsafe fn apply_block<T: AtomicElement>(
 
 /// Brings a cache line nearer; does nothing with an address that is not mapped.
 #[inline(always)]
-fn prefetch(address: *const u8) {
+pub(super) fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch does not access memory as far as the program can see.
     unsafe {

@@ -1,6 +1,8 @@
 //! `update`: all ranks push values to any elements, in batches, and end together.
 
-use super::batch::BLOCK;
+#![expect(unsafe_code, reason = "atomics through mapped pointers")]
+
+use super::batch::{BLOCK, apply_block, prefetch};
 use super::modes::Mode;
 use super::remote::Applies;
 use super::{ArrayIndex, GlobalArray};
@@ -46,12 +48,14 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         let mut updates = Updates {
             array: self,
             op,
-            indices: [[0; D]; BLOCK],
+            line: self.layout.line().0,
+            addresses: [std::ptr::null_mut(); BLOCK],
             values: Vec::with_capacity(BLOCK),
             elsewhere: Applies::new(&self.window, op.atomic_op()),
         };
         let pushed = body(&mut updates);
-        let applied = updates.apply().and_then(|()| updates.elsewhere.finish());
+        updates.apply();
+        let applied = updates.elsewhere.finish();
         // Met in any case: the other ranks come here.
         let left = self.leave();
         pushed.and(applied).and(left)
@@ -62,8 +66,10 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
 pub struct Updates<'a, T: AtomicElement, const D: usize, O: Operator<T>> {
     array: &'a GlobalArray<T, D>,
     op: O,
-    /// Pushed and not yet looked at, as many as there are values.
-    indices: [[usize; D]; BLOCK],
+    /// As in [`GlobalArray::get`].
+    line: usize,
+    /// Of mapped elements: where the values belong, as many as there are.
+    addresses: [*mut u8; BLOCK],
     values: Vec<T>,
     elsewhere: Applies<'a, T>,
 }
@@ -77,25 +83,46 @@ impl<T: AtomicElement, const D: usize, O: Operator<T>> Updates<'_, T, D, O> {
     #[inline]
     pub fn push(&mut self, index: impl ArrayIndex<D>, value: T) -> Result<()> {
         let index = index.into_array();
-        if !self.array.layout.contains(index) {
-            return Err(self.array.out_of_bounds("push", index));
+        match self.array.find(index, self.line, &Mode::Open) {
+            Some(at) => {
+                self.push_at(at, value);
+                Ok(())
+            }
+            None => self.push_slowly(index, value),
         }
-        self.indices[self.values.len()] = index;
+    }
+
+    #[inline]
+    fn push_at(&mut self, at: *mut u8, value: T) {
+        // The cache line comes while other values are pushed.
+        prefetch(at);
+        self.addresses[self.values.len()] = at;
         self.values.push(value);
         if self.values.len() == BLOCK {
-            return self.apply();
+            self.apply();
         }
-        Ok(())
     }
 
     #[inline(never)]
-    fn apply(&mut self) -> Result<()> {
-        let indices = &self.indices[..self.values.len()];
-        let applied = self
-            .array
-            .apply_all(indices, &self.values, self.op, &mut self.elsewhere);
+    fn push_slowly(&mut self, index: [usize; D], value: T) -> Result<()> {
+        if !self.array.layout.contains(index) {
+            return Err(self.array.out_of_bounds("push", index));
+        }
+        let (rank, offset) = self.array.layout.locate(index);
+        match self.array.element_of(rank, offset)? {
+            Some(at) => {
+                self.push_at(at, value);
+                Ok(())
+            }
+            None => self.elsewhere.push(rank, offset, value),
+        }
+    }
+
+    #[inline(never)]
+    fn apply(&mut self) {
+        // SAFETY: mapped elements of the array.
+        unsafe { apply_block(self.op.atomic_op(), &self.addresses, &self.values) };
         self.values.clear();
-        applied
     }
 }
 

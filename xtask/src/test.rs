@@ -158,6 +158,8 @@ fn run_examples(leg: Leg, environment: &[(&str, OsString)]) -> Result<()> {
         // Small sizes: this is not the release build, and tcp is slow at many single operations.
         match name.as_str() {
             "histogram" => run(&mut example(&["histogram", "--samples", "20000"]), EXAMPLE)?,
+            "indexgather" => run(&mut example(&["indexgather", "--reads", "20000"]), EXAMPLE)?,
+            "randomaccess" => run(&mut example(&["randomaccess", "--bits", "12"]), EXAMPLE)?,
             "stencil" => {
                 let input = |file| ["stencil", "--iterations", "50", "--input", file];
                 run(&mut example(&["stencil", "--n", "100"]), EXAMPLE)?;

@@ -1,0 +1,99 @@
+//! Index-gather of the bale suite: each rank reads random elements of an array that all ranks hold.
+//!
+//! ```console
+//! $ ucxrun -n 4 target/release/examples/indexgather [--reads N] [--table N]
+//! ```
+//!
+//! One `gather` for all of a rank's indices, instead of as many gets: from another node, some
+//! thousands of elements come in one message.
+
+use clap::Parser;
+use pgas::{GlobalArray, Op, World};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Reads random elements of a table that all ranks share.
+#[derive(Parser)]
+struct Arguments {
+    /// Elements that each rank reads
+    #[arg(long, default_value_t = 1_000_000)]
+    reads: u64,
+    /// Elements of the table on each rank
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    table: u32,
+}
+
+fn main() -> pgas::Result<ExitCode> {
+    World::run(|world| {
+        // All ranks have the same command line. One answers for all.
+        match Arguments::try_parse() {
+            Ok(arguments) => measure(world, &arguments),
+            Err(error) => {
+                if world.rank() == 0 {
+                    // If nobody reads it, there is nobody to tell.
+                    let _ = error.print();
+                }
+                Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
+            }
+        }
+    })
+}
+
+fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
+    let len = arguments.table as usize * world.size();
+    let table = GlobalArray::from_fn(world, len, content)?;
+    let indices: Vec<usize> = indices(world.rank(), len, arguments.reads).collect();
+
+    world.barrier()?;
+    let begin = Instant::now();
+    let values = table.gather(&indices)?;
+    world.barrier()?;
+    let time = begin.elapsed().as_secs_f64();
+
+    let pairs = values.iter().zip(&indices);
+    let wrong = pairs.filter(|(value, index)| **value != content(**index));
+    let missing = indices.len() - values.len();
+    let wrong = world.all_reduce((wrong.count() + missing) as u64, Op::Sum)?;
+    table.close()?;
+
+    if world.rank() == 0 {
+        let reads = arguments.reads as f64 * world.size() as f64;
+        println!(
+            "{reads} elements of {len} by {} ranks: {time:.3} s, {:.1} Mop/s",
+            world.size(),
+            reads / time / 1e6
+        );
+        println!(
+            "{}",
+            match wrong {
+                0 => "verified: every element is the one asked for".to_owned(),
+                _ => format!("WRONG: {wrong} elements"),
+            }
+        );
+    }
+    Ok(match wrong {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// What the table holds at `index`.
+fn content(index: usize) -> u64 {
+    mix(index as u64)
+}
+
+/// The indices that a rank reads: uniform, and the same at each call.
+fn indices(rank: usize, len: usize, reads: u64) -> impl Iterator<Item = usize> {
+    // Each rank its own part of one long sequence.
+    let first = rank as u64 * reads;
+    // The upper 32 bits as a fraction, times the length.
+    (first..first + reads).map(move |k| (((mix(!k) >> 32) * len as u64) >> 32) as usize)
+}
+
+/// SplitMix64: a random number from any number.
+fn mix(number: u64) -> u64 {
+    let mut x = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

@@ -1,0 +1,131 @@
+//! HPCC RandomAccess: all ranks change random words of one table, as fast as they can.
+//!
+//! ```console
+//! $ ucxrun -n 4 target/release/examples/randomaccess [--bits N]
+//! ```
+//!
+//! A table of 2^bits words begins as `t[i] = i`. For each of `4 * 2^bits` pseudo-random numbers `r`,
+//! `t[r mod 2^bits] ^= r`. As xor undoes itself, the same again must give the first table; the
+//! rules allow errors in one word of a hundred, this program none. The result is in GUPS, giga
+//! updates per second.
+
+use clap::Parser;
+use pgas::{BitOp, GlobalArray, Op, World};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Measures random updates of a table that all ranks share.
+#[derive(Parser)]
+struct Arguments {
+    /// The table has 2^BITS words
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..40))]
+    bits: u32,
+}
+
+fn main() -> pgas::Result<ExitCode> {
+    World::run(|world| {
+        // All ranks have the same command line. One answers for all.
+        match Arguments::try_parse() {
+            Ok(arguments) => measure(world, &arguments),
+            Err(error) => {
+                if world.rank() == 0 {
+                    // If nobody reads it, there is nobody to tell.
+                    let _ = error.print();
+                }
+                Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
+            }
+        }
+    })
+}
+
+fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
+    let words = 1_usize << arguments.bits;
+    let mut table = GlobalArray::from_fn(world, words, |index: usize| index as u64)?;
+
+    let begin = Instant::now();
+    change(world, &mut table)?;
+    let time = begin.elapsed().as_secs_f64();
+    let changed = differing(world, &mut table)?;
+    change(world, &mut table)?;
+    let errors = differing(world, &mut table)?;
+    table.close()?;
+
+    // Most words have been changed by some number: that much to see that there was work.
+    let verified = errors == 0 && changed > words as u64 / 2;
+    if world.rank() == 0 {
+        let updates = 4.0 * words as f64;
+        println!(
+            "{updates} updates of {words} words by {} ranks: {time:.3} s, {:.6} GUPS",
+            world.size(),
+            updates / time / 1e9
+        );
+        match verified {
+            true => println!("verified: 0 errors after the same updates again"),
+            false => println!("WRONG: {errors} errors, {changed} words changed before"),
+        }
+    }
+    Ok(match verified {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Each rank makes its part of the updates. When it returns, all are made.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a table's length is a usize"
+)]
+fn change(world: &World, table: &mut GlobalArray<u64>) -> pgas::Result<()> {
+    let words = table.len() as u64;
+    let (rank, size) = (world.rank() as u64, world.size() as u64);
+    let updates = 4 * words;
+    let (first, last) = (updates * rank / size, updates * (rank + 1) / size);
+    table.update(BitOp::Xor, |changes| {
+        let mut random = random_number(first);
+        for _ in first..last {
+            random = next(random);
+            changes.push((random & (words - 1)) as usize, random)?;
+        }
+        Ok(())
+    })
+}
+
+/// Words that are not as they were in the beginning.
+fn differing(world: &World, table: &mut GlobalArray<u64>) -> pgas::Result<u64> {
+    let mine = table.local_range();
+    let view = table.read()?;
+    let differing = view
+        .iter()
+        .zip(mine)
+        .filter(|(word, index)| **word != *index as u64);
+    let sum = world.all_reduce(differing.count() as u64, Op::Sum)?;
+    view.close()?;
+    Ok(sum)
+}
+
+/// The sequence of the HPC Challenge benchmark: powers of x modulo a primitive polynomial over
+/// GF(2), x^64 + x^2 + x + 1, as bits of a word.
+fn next(random: u64) -> u64 {
+    const POLYNOMIAL: u64 = 7;
+    (random << 1) ^ ((random >> 63) * POLYNOMIAL)
+}
+
+/// The `n`-th number of the sequence: x to the power `n`, by squaring.
+fn random_number(mut n: u64) -> u64 {
+    let (mut power, mut square) = (1, 2);
+    while n > 0 {
+        if n & 1 == 1 {
+            power = multiply(power, square);
+        }
+        square = multiply(square, square);
+        n >>= 1;
+    }
+    power
+}
+
+/// The product of two polynomials, modulo the polynomial.
+fn multiply(a: u64, b: u64) -> u64 {
+    (0..64).rev().fold(0, |product, bit| {
+        next(product) ^ if a >> bit & 1 == 1 { b } else { 0 }
+    })
+}
