@@ -149,9 +149,12 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             for (index, address) in indices.iter().zip(&mut *addresses) {
                 let index = index.into_array()[0];
                 let rank = Layout::<D>::owner(index, self.multiplier, self.shift);
-                if self.rows[rank].load(Ordering::Relaxed).is_null() {
-                    *address = std::ptr::null_mut();
-                }
+                // Looked at again: another thread may have found it meanwhile.
+                let zeroth = self.rows[rank].load(Ordering::Relaxed);
+                *address = match zeroth.is_null() {
+                    true => zeroth,
+                    false => zeroth.wrapping_add(index * size_of::<T>()),
+                };
             }
             return false;
         }

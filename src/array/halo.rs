@@ -392,6 +392,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// [`ErrorKind::WrongMode`]; else as [`LocalView::exchange`].
+    #[track_caller]
     pub fn exchange(&mut self) -> Result<()> {
         self.mode.check_open("exchange")?;
         self.meet(Call::Exchange)?;
@@ -399,6 +400,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         self.finish_exchange()
     }
 
+    #[track_caller]
     fn meet(&self, call: Call) -> Result<()> {
         let signature = Signature::new(call).count(window::index(self.window.id));
         self.window.core().barrier(&signature)
@@ -434,6 +436,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         Ok(())
     }
 
+    #[track_caller]
     fn finish_exchange(&mut self) -> Result<()> {
         let met = self.meet(Call::Exchange);
         let base = self.window.base();
@@ -471,6 +474,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         Ok(())
     }
 
+    #[track_caller]
     fn accumulate<O: Operator<T>>(&mut self, op: O) -> Result<()> {
         let halo = self.halo_for("accumulate_halo")?;
         let turn = halo.turn;
@@ -517,6 +521,7 @@ impl<'a, T: Element, const D: usize> LocalView<'a, T, D> {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the array has no ghost cells, or if an exchange is under
     /// way; else as [`World::barrier`](crate::World::barrier).
+    #[track_caller]
     pub fn exchange(&mut self) -> Result<()> {
         self.array.begin_exchange()?;
         self.array.finish_exchange()
@@ -546,6 +551,7 @@ impl<'a, T: Element, const D: usize> LocalView<'a, T, D> {
     ///
     /// # Errors
     /// As [`LocalView::exchange`].
+    #[track_caller]
     pub fn accumulate_halo<O: Operator<T>>(&mut self, op: O) -> Result<()> {
         self.array.accumulate(op)
     }
@@ -566,6 +572,7 @@ impl<T: Element, const D: usize> Exchange<'_, '_, T, D> {
     ///
     /// # Errors
     /// As [`World::barrier`](crate::World::barrier).
+    #[track_caller]
     pub fn finish(mut self) -> Result<()> {
         self.finished = true;
         self.view.array.finish_exchange()
