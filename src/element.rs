@@ -110,6 +110,16 @@ pub(crate) fn vec_from_bits<T: Element>(bits: Vec<T::Bits>) -> Result<Vec<T>> {
 /// only ever accessed through this file, UCX or other processes' equivalents.
 #[inline]
 pub(crate) unsafe fn load<T: Element>(from: *const u8) -> Result<T> {
+    // SAFETY: passed on.
+    from_bits(unsafe { load_bits::<T>(from) })
+}
+
+/// As [`load`], whether they are a value or not.
+///
+/// # Safety
+/// As for [`load`].
+#[inline]
+pub(crate) unsafe fn load_bits<T: Element>(from: *const u8) -> T::Bits {
     let mut bits = MaybeUninit::<T::Bits>::uninit();
     let to = bits.as_mut_ptr().cast::<u8>();
     macro_rules! copy {
@@ -131,7 +141,27 @@ pub(crate) unsafe fn load<T: Element>(from: *const u8) -> Result<T> {
         _ => copy!(AtomicU8, u8),
     }
     // SAFETY: all size_of::<T>() bytes were written; Bits accepts any initialised bytes.
-    from_bits(unsafe { bits.assume_init() })
+    unsafe { bits.assume_init() }
+}
+
+/// The values as bits, to be written, if all bits are values.
+pub(crate) fn bits_mut<T: Element>(values: &mut [T]) -> Option<&mut [T::Bits]> {
+    if !any_bits::<T>() {
+        return None;
+    }
+    let (pointer, len) = (values.as_mut_ptr().cast::<T::Bits>(), values.len());
+    // SAFETY: T::Bits is T, as just seen; the borrow is passed on.
+    Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
+}
+
+/// Reads a run of elements from shared memory into `to`, whether they are values or not.
+///
+/// # Safety
+/// As for [`load`], for `to.len()` elements.
+#[inline]
+pub(crate) unsafe fn load_bits_slice<T: Element>(to: &mut [T::Bits], from: *const u8) {
+    // SAFETY: both sides hold so many bytes, by the caller; Bits accepts any.
+    unsafe { copy(to.as_mut_ptr().cast(), from, size_of_val(to)) };
 }
 
 /// Writes one element to shared memory, granule by granule.

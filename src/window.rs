@@ -24,7 +24,7 @@ pub(crate) struct Window {
     /// Own memory's address; null for an empty shard.
     base: *mut u8,
     /// By rank, made at first use. Before `core`: keys go before their endpoints.
-    keys: Vec<OnceLock<RemoteKey>>,
+    keys: OnceLock<Box<[OnceLock<RemoteKey>]>>,
     segment: Arc<Segment>,
     /// What of the segment, if not all.
     part: Option<Part>,
@@ -69,7 +69,8 @@ impl Window {
                 };
                 // Parts are equally long everywhere, whatever the array has there.
                 serve::<T>(core, id, base, part.len / size_of::<T>());
-                core.barrier_in_turn(&what.signature::<T>(2))?;
+                core.barrier_in_turn(&what.signature::<T>(2))
+                    .inspect_err(|_| core.stop_serving(id))?;
                 return Ok(Self::new(core, id, segment, Some(part), base));
             }
             meet::<T>(core, what, true)?;
@@ -77,8 +78,8 @@ impl Window {
         let before = |memory: &crate::ucx::MemoryHandle| {
             serve::<T>(core, id, memory.as_ptr(), (what.counts)(core.rank));
         };
-        let segment =
-            Segment::allocate::<T>(core, what, before).inspect_err(|_| core.stop_serving(id))?;
+        let refused = || core.stop_serving(id);
+        let segment = Segment::allocate::<T>(core, what, before, refused)?;
         let base = segment.memory().as_ptr();
         Ok(Self::new(core, id, Arc::new(segment), None, base))
     }
@@ -93,7 +94,7 @@ impl Window {
         Self {
             id,
             base,
-            keys: (0..core.size).map(|_| OnceLock::new()).collect(),
+            keys: OnceLock::new(),
             segment,
             part,
             closed: false,
@@ -122,7 +123,11 @@ impl Window {
 
     /// The key to `rank`'s memory, of elements of type `T`.
     fn key<T: Element>(&self, rank: usize) -> Result<&RemoteKey> {
-        if let Some(key) = self.keys[rank].get() {
+        let ranks = self.core.size;
+        let keys = self
+            .keys
+            .get_or_init(|| (0..ranks).map(|_| OnceLock::new()).collect());
+        if let Some(key) = keys[rank].get() {
             return Ok(key);
         }
         let whole = self.segment.key(&self.core, rank)?;
@@ -132,7 +137,7 @@ impl Window {
         };
         let key = whole.part::<T>(offset, len / size_of::<T>())?;
         // Another thread may have been faster; its key is as good.
-        Ok(self.keys[rank].get_or_init(|| key))
+        Ok(keys[rank].get_or_init(|| key))
     }
 
     pub(crate) fn get<T: Element>(&self, rank: usize, offset: usize) -> Result<T> {
@@ -243,11 +248,15 @@ impl Window {
     #[track_caller]
     pub(crate) fn close(mut self) -> Result<()> {
         let signature = Signature::new(Call::CloseArray).count(index(self.id));
-        self.core.barrier(&signature)?;
+        // Until the memory is given back: what another thread makes must come after it, as it does
+        // on the other ranks.
+        let core = self.core.clone();
+        let _turn = core.turn()?;
+        core.barrier_in_turn(&signature)?;
         // All ranks have come here, and the barrier has flushed: no key is used any more.
         self.closed = true;
-        self.keys.clear();
-        self.core.graves().unmap(self.id, self.grave());
+        self.keys.take();
+        core.graves().unmap(self.id, self.grave());
         Ok(())
     }
 
@@ -279,8 +288,8 @@ fn take_part(core: &Core, bytes: usize) -> Result<Option<(Part, Arc<Segment>)>> 
         layout: 0,
         counts: &|_| SLAB / size_of::<u64>(),
     };
-    let made =
-        meet::<u64>(core, &what, true).and_then(|()| Segment::allocate::<u64>(core, &what, |_| ()));
+    let made = meet::<u64>(core, &what, true)
+        .and_then(|()| Segment::allocate::<u64>(core, &what, |_| (), || ()));
     match made {
         Ok(segment) => core.pool().add(segment),
         // On all ranks alike: the array may still fit by itself.

@@ -3,7 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
 
 use pgas::testing::{Ranks, on_ranks};
-use pgas::{ErrorKind, GlobalArray};
+use pgas::{Boundary, Dist, ErrorKind, GlobalArray, Op};
 
 #[test]
 fn slices_of_peers_on_this_node() {
@@ -158,5 +158,57 @@ fn a_shard_that_holds_no_values_gives_no_slice() {
         })?;
         assert_eq!(array.get(3)?, Colour::Blue);
         Ok(())
+    });
+}
+
+/// What ranks do in a mode or an exchange must go together, too.
+#[test]
+fn operators_that_differ() {
+    on_ranks(2, |world| {
+        let first = world.rank() == 0;
+        let mut array = GlobalArray::<u64>::builder(world, 8).halo([1]).build()?;
+        let op = if first { Op::Sum } else { Op::Max };
+        let error = array.update(op, |u| u.push(0, 1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        let mut view = array.local()?;
+        let error = view.accumulate_halo(op).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        let error = match first {
+            true => view.exchange().unwrap_err(),
+            false => view.accumulate_halo(op).unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        // And all goes on.
+        view.exchange()?;
+        view.accumulate_halo(Op::Sum)?;
+        view.close()?;
+        array.update(Op::Sum, |u| u.push(7, 1))?;
+        assert_eq!(array.get(7)?, 2);
+        Ok(())
+    });
+}
+
+/// A plan that is wrong on one rank only is an error on all, at once.
+#[test]
+fn plans_that_are_wrong_on_one_rank() {
+    on_ranks(3, |world| {
+        let block = if world.rank() == 1 { 0 } else { 2 };
+        let made = GlobalArray::<u8>::builder(world, 9)
+            .dist([Dist::BlockCyclic(block)])
+            .build();
+        let kind = made.unwrap_err().kind();
+        match world.rank() {
+            1 => assert_eq!(kind, ErrorKind::InvalidArgument),
+            _ => assert_eq!(kind, ErrorKind::Mismatch),
+        }
+        let halo = GlobalArray::<u8>::builder(world, 9).halo([1 << 40]).build();
+        assert_eq!(halo.unwrap_err().kind(), ErrorKind::NoRoom);
+        let value = 1.0 + if world.rank() == 2 { 0.5 } else { 0.0 };
+        let fixed = GlobalArray::<f32>::builder(world, 9)
+            .halo([1])
+            .boundary([Boundary::Fixed(value)])
+            .build();
+        assert_eq!(fixed.unwrap_err().kind(), ErrorKind::Mismatch);
+        world.barrier()
     });
 }

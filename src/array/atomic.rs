@@ -21,7 +21,12 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::read`].
     #[track_caller]
     pub fn atomics(&mut self) -> Result<AtomicsView<'_, T, D>> {
-        self.enter("atomics", Call::Atomics, Mode::Atomics(Location::caller()))?;
+        self.enter(
+            "atomics",
+            Call::Atomics,
+            0,
+            Mode::Atomics(Location::caller()),
+        )?;
         Ok(AtomicsView {
             array: self,
             ended: false,

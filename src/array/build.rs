@@ -4,9 +4,12 @@ use super::{ArrayIndex, GlobalArray};
 use crate::dist::{Dist, Layout, Plan};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
-use crate::world::World;
+use crate::world::{Call, Signature, World};
 
 /// What ghost cells outside the array hold after an exchange.
+///
+/// A ghost cell that is outside in several dimensions is left alone if one of them is open; else
+/// it holds the value of the first that is fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Boundary<T> {
     /// Whatever is written there by this rank itself: an exchange leaves them alone.
@@ -112,7 +115,13 @@ impl<'a, T: Element, const D: usize> Builder<'a, T, D> {
     #[track_caller]
     pub(super) fn allocate(self) -> Result<GlobalArray<T, D>> {
         let core = self.world.core();
-        let layout = Layout::new(&self.plan, core.size).map_err(|reason| {
+        let layout = Layout::new(&self.plan, core.size);
+        if layout.is_err() {
+            // Others may have a plan that is right: they get a mismatch, and do not wait.
+            let refused = Signature::new(Call::NewArray).count(usize::MAX);
+            let _ = core.barrier(&refused);
+        }
+        let layout = layout.map_err(|reason| {
             Error::new(
                 ErrorKind::InvalidArgument,
                 format!("an array of {:?}: {reason}", self.plan.shape),

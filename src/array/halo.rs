@@ -120,14 +120,23 @@ impl<'a, const D: usize> Geometry<'a, D> {
         })
     }
 
-    /// A number that tells geometries of one layout apart.
-    pub(super) fn fingerprint(&self) -> u64 {
-        let edges = self.edges.iter();
-        let number = edges.fold(u64::from(self.faces_only), |all, &edge| {
-            all * 4 + edge as u64
-        });
-        // In the upper bits, too, which are the ones that are compared.
-        number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    /// A number that tells geometries of one layout apart, and their fixed values.
+    pub(super) fn fingerprint<T: Element>(&self, boundary: &[Boundary<T>; D]) -> u64 {
+        let mut number = u64::from(self.faces_only);
+        let mut add = |more: u64| {
+            number = (number ^ more)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29);
+        };
+        for (&edge, boundary) in self.edges.iter().zip(boundary) {
+            add(edge as u64);
+            if let Boundary::Fixed(value) = boundary {
+                bytemuck::bytes_of(value)
+                    .iter()
+                    .for_each(|&byte| add(byte.into()));
+            }
+        }
+        number
     }
 
     /// Elements that a rank's memory has for its stages.
@@ -278,48 +287,60 @@ impl<'a, const D: usize> Geometry<'a, D> {
     fn runs(&self, d: usize, part: usize) -> Vec<Run> {
         let axis = self.layout.axis(d);
         let (halo, count) = (axis.halo(), axis.count(part));
-        let mut runs: Vec<Run> = Vec::new();
-        for cell in 0..count + 2 * halo {
-            let from = if (halo..halo + count).contains(&cell) {
-                From::Own
-            } else {
-                self.source(d, part, cell)
-            };
-            match runs.last_mut() {
-                Some(run) if goes_on(run, from) => run.memory.end += 1,
-                _ => runs.push(Run {
-                    memory: cell..cell + 1,
-                    from,
-                }),
-            }
+        let mut runs = self.ghosts(d, part, 0..halo);
+        if count > 0 {
+            runs.push(Run {
+                memory: halo..halo + count,
+                from: From::Own,
+            });
+        }
+        runs.extend(self.ghosts(d, part, halo + count..count + 2 * halo));
+        runs
+    }
+
+    /// The runs that some ghost cells of a part are.
+    fn ghosts(&self, d: usize, part: usize, cells: Range<usize>) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let mut cell = cells.start;
+        while cell < cells.end {
+            let (from, len) = self.source(d, part, cell);
+            let end = cells.end.min(cell.saturating_add(len));
+            runs.push(Run {
+                memory: cell..end,
+                from,
+            });
+            cell = end;
         }
         runs
     }
 
-    /// Where the value of a ghost cell comes from.
-    fn source(&self, d: usize, part: usize, cell: usize) -> From {
+    /// Where the value of a ghost cell comes from, and how many cells on the same is so.
+    fn source(&self, d: usize, part: usize, cell: usize) -> (From, usize) {
         let axis = self.layout.axis(d);
         let start = axis.range(part).map_or(0, |range| range.start);
         let signed = |n: usize| n as i128;
-        let (index, len) = (
-            signed(start) + signed(cell) - signed(axis.halo()),
-            signed(axis.len()),
-        );
-        let inside = if (0..len).contains(&index) {
-            index
-        } else {
-            match self.edges[d] {
-                Edge::Open => return From::Open,
-                Edge::Fixed => return From::Fixed,
-                Edge::Periodic => index.rem_euclid(len),
-                Edge::Mirror => {
-                    let index = index.rem_euclid(2 * len);
-                    index.min(2 * len - 1 - index)
-                }
+        let index = signed(start) + signed(cell) - signed(axis.halo());
+        let len = signed(axis.len());
+        let outside = !(0..len).contains(&index);
+        // Up to the first index inside, if there is one to come.
+        let whole = usize::try_from(-index).unwrap_or(usize::MAX).max(1);
+        let inside = match self.edges[d] {
+            Edge::Open if outside => return (From::Open, whole),
+            Edge::Fixed if outside => return (From::Fixed, whole),
+            Edge::Periodic => index.rem_euclid(len),
+            Edge::Mirror => {
+                let index = index.rem_euclid(2 * len);
+                index.min(2 * len - 1 - index)
             }
+            _ => index,
         };
         let (part, place) = axis.locate(usize::try_from(inside).unwrap_or(0));
-        From::Part(part, place)
+        let neighbours = match self.edges[d] {
+            // The other way round: one by one.
+            Edge::Mirror if outside => 1,
+            _ => axis.count(part) - place,
+        };
+        (From::Part(part, place), neighbours)
     }
 
     /// The ranks that get something from `rank`, ascending; it may be among them.
@@ -336,8 +357,9 @@ impl<'a, const D: usize> Geometry<'a, D> {
             let takes = |&part: &usize| {
                 part == parts[d]
                     || self
-                        .ghosts(d, part)
-                        .any(|from| matches!(from, From::Part(of, _) if of == parts[d]))
+                        .runs(d, part)
+                        .iter()
+                        .any(|run| matches!(run.from, From::Part(of, _) if of == parts[d]))
             };
             (0..self.layout.axis(d).parts()).filter(takes).collect()
         });
@@ -356,21 +378,6 @@ impl<'a, const D: usize> Geometry<'a, D> {
         }
         ranks.sort_unstable();
         ranks
-    }
-
-    fn ghosts(&self, d: usize, part: usize) -> impl Iterator<Item = From> {
-        let axis = self.layout.axis(d);
-        let (halo, count) = (axis.halo(), axis.count(part));
-        let cells = (0..halo).chain(halo + count..count + 2 * halo);
-        cells.map(move |cell| self.source(d, part, cell))
-    }
-}
-
-/// Whether a cell whose value comes from `from` may be the next of `run`.
-fn goes_on(run: &Run, from: From) -> bool {
-    match (run.from, from) {
-        (From::Part(a, first), From::Part(b, place)) => a == b && first + run.memory.len() == place,
-        (a, b) => a == b,
     }
 }
 
@@ -395,14 +402,16 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     #[track_caller]
     pub fn exchange(&mut self) -> Result<()> {
         self.mode.check_open("exchange")?;
-        self.meet(Call::Exchange)?;
+        self.meet(Call::Exchange, Step::First as usize)?;
         self.begin_exchange()?;
         self.finish_exchange()
     }
 
     #[track_caller]
-    fn meet(&self, call: Call) -> Result<()> {
-        let signature = Signature::new(call).count(window::index(self.window.id));
+    fn meet(&self, call: Call, detail: usize) -> Result<()> {
+        let signature = Signature::new(call)
+            .detail(detail)
+            .count(window::index(self.window.id));
         self.window.core().barrier(&signature)
     }
 
@@ -422,15 +431,30 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         Ok(halo)
     }
 
+    #[track_caller]
     fn begin_exchange(&mut self) -> Result<()> {
-        let halo = self.halo_for("exchange")?;
-        let turn = halo.turn;
-        halo.under_way = true;
+        self.halo_for("exchange")?;
+        if let Err(error) = self.send_cells() {
+            // The others come to the meeting: there they get a mismatch, and no old values.
+            let _ = self.meet(Call::Exchange, Step::Failed as usize);
+            return Err(error);
+        }
+        if let Some(halo) = &mut self.halo {
+            halo.under_way = true;
+        }
+        Ok(())
+    }
+
+    /// Puts what the neighbours need to their stages.
+    fn send_cells(&self) -> Result<()> {
         let base = self.window.base();
-        for message in self.halo.iter().flat_map(|halo| &halo.sends) {
+        let Some(halo) = &self.halo else {
+            return Ok(());
+        };
+        for message in &halo.sends {
             // SAFETY: the cells lie in this rank's memory.
             let values = unsafe { load_rows::<T, D>(base, &message.cells, message.len) }?;
-            let at = message.at + turn * message.stage;
+            let at = message.at + halo.turn * message.stage;
             self.window.put_range(message.rank, at, &values)?;
         }
         Ok(())
@@ -438,20 +462,26 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     #[track_caller]
     fn finish_exchange(&mut self) -> Result<()> {
-        let met = self.meet(Call::Exchange);
+        let met = self.meet(Call::Exchange, Step::Second as usize);
         let base = self.window.base();
         let Some(halo) = &mut self.halo else {
             return Ok(());
         };
-        if let Err(error) = met {
-            if error.kind() == ErrorKind::Mismatch {
-                // No rank looks at a stage: the next exchange writes to the same again.
+        let turn = halo.turn;
+        match met {
+            // On all ranks alike, whatever becomes of the rest.
+            Ok(()) => {
+                halo.turn = 1 - turn;
                 halo.under_way = false;
             }
-            return Err(error);
+            Err(error) => {
+                // After a mismatch no rank looks at a stage: the next exchange writes to the same.
+                halo.under_way = error.kind() != ErrorKind::Mismatch;
+                return Err(error);
+            }
         }
         for message in &halo.receives {
-            let at = message.at + halo.turn * message.stage;
+            let at = message.at + turn * message.stage;
             let stage = base.wrapping_add(at * size_of::<T>());
             // SAFETY: the message lies in a stage, which is in this rank's memory.
             let values = unsafe { element::load_vec::<T>(stage, message.len) }?;
@@ -469,32 +499,34 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 }
             }
         }
-        halo.turn = 1 - halo.turn;
-        halo.under_way = false;
         Ok(())
     }
 
     #[track_caller]
     fn accumulate<O: Operator<T>>(&mut self, op: O) -> Result<()> {
-        let halo = self.halo_for("accumulate_halo")?;
-        let turn = halo.turn;
-        let base = self.window.base();
-        let place = |offset: usize| base.wrapping_add(offset * size_of::<T>());
-        for message in self.halo.iter().flat_map(|halo| &halo.receives) {
-            // SAFETY: the cells lie in this rank's memory.
-            let values = unsafe { load_rows::<T, D>(base, &message.cells, message.len) }?;
-            let stage = place(message.at + turn * message.stage);
-            // SAFETY: the message's place in a stage, which is in this rank's memory.
-            unsafe { element::copy(stage, values.as_ptr().cast(), size_of_val(&values[..])) };
+        self.halo_for("accumulate_halo")?;
+        let operator = op.atomic_op() as usize;
+        if let Err(error) = self.keep_ghosts() {
+            let failed = Step::Failed as usize + operator;
+            let _ = self.meet(Call::Accumulate, failed);
+            return Err(error);
         }
-        self.meet(Call::Accumulate)?;
-        for message in self.halo.iter().flat_map(|halo| &halo.sends) {
+        self.meet(Call::Accumulate, operator)?;
+        let Some(halo) = &mut self.halo else {
+            return Ok(());
+        };
+        let turn = halo.turn;
+        // On all ranks alike, whatever becomes of the rest.
+        halo.turn = 1 - turn;
+        let base = self.window.base();
+        for message in &halo.sends {
             let at = message.at + turn * message.stage;
             let theirs = self.window.get_range::<T>(message.rank, at, message.len)?;
             // One by one: cells of one message may be the same (mirrors).
             for row in message.cells.iter().flat_map(Patch::rows) {
                 for k in 0..row.count {
-                    let cell = place(row.offset.wrapping_add_signed(row.step * k.cast_signed()));
+                    let offset = row.offset.wrapping_add_signed(row.step * k.cast_signed());
+                    let cell = base.wrapping_add(offset * size_of::<T>());
                     // SAFETY: the cell lies in this rank's memory.
                     let before = unsafe { element::load::<T>(cell) }?;
                     let after = op.combine(before, theirs[row.at + k * row.at_step]);
@@ -503,11 +535,36 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 }
             }
         }
-        if let Some(halo) = &mut self.halo {
-            halo.turn = 1 - halo.turn;
+        Ok(())
+    }
+
+    /// Packs the ghost cells into this rank's own stage, for those whose elements they stand for.
+    fn keep_ghosts(&self) -> Result<()> {
+        let base = self.window.base();
+        let Some(halo) = &self.halo else {
+            return Ok(());
+        };
+        for message in &halo.receives {
+            // SAFETY: the cells lie in this rank's memory.
+            let values = unsafe { load_rows::<T, D>(base, &message.cells, message.len) }?;
+            let at = message.at + halo.turn * message.stage;
+            let stage = base.wrapping_add(at * size_of::<T>());
+            // SAFETY: the message's place in a stage, which is in this rank's memory.
+            unsafe { element::copy(stage, values.as_ptr().cast(), size_of_val(&values[..])) };
         }
         Ok(())
     }
+}
+
+/// What a rank says in the meetings of an exchange.
+#[derive(Clone, Copy)]
+enum Step {
+    /// The meeting before, where the array is open.
+    First = 1,
+    /// Everything has been put.
+    Second = 2,
+    /// This rank could not: nobody must use what is there. Above any operator, too.
+    Failed = 1000,
 }
 
 impl<'a, T: Element, const D: usize> LocalView<'a, T, D> {

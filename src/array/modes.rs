@@ -23,9 +23,11 @@ use crate::window;
 use crate::world::{Call, Signature};
 use elsa::sync::FrozenMap;
 use ndarray::{ArrayView, ArrayViewMut, Axis, Dim, Dimension, IntoDimension, Ix};
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::Location;
+use std::sync::{Mutex, PoisonError};
 
 /// What an array allows now, on this rank.
 #[derive(Clone, Copy, Debug)]
@@ -77,10 +79,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// shard holds bytes that are no `T`; else as [`World::barrier`](crate::World::barrier).
     #[track_caller]
     pub fn read(&mut self) -> Result<ReadView<'_, T, D>> {
-        self.enter("read", Call::Read, Mode::Read(Location::caller()))?;
+        self.enter("read", Call::Read, 0, Mode::Read(Location::caller()))?;
         let view = ReadView {
             array: self,
             fetched: FrozenMap::new(),
+            checked: Mutex::default(),
             ended: false,
         };
         view.array.check_values()?;
@@ -95,7 +98,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::read`].
     #[track_caller]
     pub fn local(&mut self) -> Result<LocalView<'_, T, D>> {
-        self.enter("local", Call::Local, Mode::Local(Location::caller()))?;
+        self.enter("local", Call::Local, 0, Mode::Local(Location::caller()))?;
         let view = LocalView {
             array: self,
             ended: false,
@@ -105,14 +108,22 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     }
 
     #[track_caller]
-    pub(super) fn enter(&mut self, name: &str, call: Call, mode: Mode) -> Result<()> {
+    pub(super) fn enter(
+        &mut self,
+        name: &str,
+        call: Call,
+        detail: usize,
+        mode: Mode,
+    ) -> Result<()> {
         self.mode.check_open(name)?;
         // What is under way and was forgotten must not touch memory that is borrowed soon.
         self.window.core().settle()?;
         // Before the barrier: if it fails on this rank only, others may have entered.
         self.mode = mode;
         self.open = 0;
-        let signature = Signature::new(call).count(window::index(self.window.id));
+        let signature = Signature::new(call)
+            .detail(detail)
+            .count(window::index(self.window.id));
         let entered = self.window.core().barrier(&signature);
         if let Err(error) = &entered
             && error.kind() == ErrorKind::Mismatch
@@ -172,6 +183,8 @@ pub struct ReadView<'a, T: Element, const D: usize = 1> {
     array: &'a mut GlobalArray<T, D>,
     /// What was fetched from other nodes, kept until the view ends.
     fetched: FrozenMap<Fetched<D>, Box<[T]>>,
+    /// Mapped shards whose bytes were found to be values. They stay so: nobody writes.
+    checked: Mutex<HashSet<usize>>,
     ended: bool,
 }
 
@@ -229,8 +242,12 @@ impl<T: Element, const D: usize> ReadView<'_, T, D> {
             return self.fetched(Fetched::Shard(rank), fetch);
         };
         if !element::any_bits::<T>() {
-            // SAFETY: mapped, of that many elements; nobody writes in this mode.
-            unsafe { element::load_vec::<T>(base, count) }?;
+            let checked = || self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+            if !checked().contains(&rank) {
+                // SAFETY: mapped, of that many elements; nobody writes in this mode.
+                unsafe { element::load_vec::<T>(base, count) }?;
+                checked().insert(rank);
+            }
         }
         // SAFETY: mapped, aligned, of that many valid elements; in this mode nobody writes.
         Ok(unsafe { std::slice::from_raw_parts(base.cast::<T>(), count) })

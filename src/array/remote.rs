@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::Request;
 use crate::window::Window;
 use crate::world::{Asks, Places, Run, Work};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Dense rows from so many bytes on are transfers of their own.
 const LONG: usize = 8 << 10;
@@ -85,12 +85,13 @@ impl<'a> Requests<'a> {
         let asks = self
             .asks
             .get_or_insert_with(|| Asks::new(self.window.core()));
+        let posted = asks.post(rank, &self.window.name::<T>(), places, work);
         if self.forgettable {
+            // After it was sent: who settles between would not wait for it.
             self.window.core().may_forget(rank);
         }
-        asks.post(rank, &self.window.name::<T>(), places, work)?;
         self.count += 1;
-        Ok(())
+        posted
     }
 
     /// Waits for the oldest answer; whether there was one.
@@ -116,24 +117,52 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// The elements in an answer.
-fn values_of<T: Element>(answer: &[u8]) -> impl Iterator<Item = Result<T>> {
+/// The elements in an answer, whether they are values or not.
+fn bits_of<T: Element>(answer: &[u8]) -> impl Iterator<Item = T::Bits> {
     let bytes = answer.chunks_exact(size_of::<T>());
-    bytes.map(|bytes| element::from_bits(bytemuck::pod_read_unaligned::<T::Bits>(bytes)))
+    bytes.map(bytemuck::pod_read_unaligned::<T::Bits>)
 }
 
 fn missing() -> Error {
     Error::new(ErrorKind::Ucx, "an answer has the wrong number of elements")
 }
 
+/// Rows of one owner that wait for a full request.
+#[derive(Debug, Default)]
+struct Rows {
+    rows: Vec<Row>,
+    elements: usize,
+}
+
+impl Rows {
+    fn push(&mut self, row: Row) {
+        self.elements += row.count;
+        self.rows.push(row);
+    }
+
+    /// Whether there is no place for so many elements more.
+    fn is_full(&self, more: usize, most: usize) -> bool {
+        self.rows.len() >= RUNS || (self.elements > 0 && self.elements + more > most)
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        self.rows.iter().map(|&row| run(row)).collect()
+    }
+
+    /// Its only row, if that is one of neighbours.
+    fn one_dense(&self) -> Option<Row> {
+        match self.rows[..] {
+            [row] if row.is_dense() => Some(row),
+            _ => None,
+        }
+    }
+}
+
 /// Reads of rows into one buffer.
 #[derive(Debug)]
 pub(super) struct Reads<'a, T: Element> {
     requests: Requests<'a>,
-    /// The request that is being filled: its owner, its runs and their elements.
-    rank: usize,
-    runs: Vec<Run>,
-    elements: usize,
+    by_owner: BTreeMap<usize, Rows>,
     /// Where the elements of all requests go, in their order.
     places: VecDeque<Row>,
     gets: VecDeque<(Request<T>, Row)>,
@@ -143,9 +172,7 @@ impl<'a, T: Element> Reads<'a, T> {
     pub(super) fn new(window: &'a Window) -> Self {
         Self {
             requests: Requests::new(window),
-            rank: 0,
-            runs: Vec::new(),
-            elements: 0,
+            by_owner: BTreeMap::new(),
             places: VecDeque::new(),
             gets: VecDeque::new(),
         }
@@ -158,27 +185,30 @@ impl<'a, T: Element> Reads<'a, T> {
     }
 
     /// Reads a patch to its places in `to`, by the end of [`Reads::finish`].
-    pub(super) fn patch<const D: usize>(&mut self, patch: &Patch<D>, to: &mut [T]) -> Result<()> {
+    pub(super) fn patch<const D: usize>(
+        &mut self,
+        patch: &Patch<D>,
+        to: &mut [T::Bits],
+    ) -> Result<()> {
         for row in patch.rows() {
             if row.is_dense() && row.count * size_of::<T>() >= LONG {
-                self.long_row(patch.rank, row, to)?;
+                self.get(patch.rank, row, to)?;
                 continue;
             }
             for part in parts(row, most_of::<T>()) {
-                let full = self.elements + part.count > most_of::<T>() || self.runs.len() == RUNS;
-                if patch.rank != self.rank || full {
-                    self.post(to)?;
-                    self.rank = patch.rank;
+                let waiting = self.by_owner.entry(patch.rank).or_default();
+                if waiting.is_full(part.count, most_of::<T>()) {
+                    let full = std::mem::take(waiting);
+                    self.post(patch.rank, full, to)?;
                 }
-                self.runs.push(run(part));
-                self.elements += part.count;
-                self.places.push_back(part);
+                self.by_owner.entry(patch.rank).or_default().push(part);
             }
         }
         Ok(())
     }
 
-    fn long_row(&mut self, rank: usize, row: Row, to: &mut [T]) -> Result<()> {
+    /// Reads neighbours by UCX's get.
+    fn get(&mut self, rank: usize, row: Row, to: &mut [T::Bits]) -> Result<()> {
         for part in parts(row, (GET_BYTES / size_of::<T>()).max(1)) {
             if self.gets.len() >= GETS {
                 self.take_get(to)?;
@@ -192,37 +222,49 @@ impl<'a, T: Element> Reads<'a, T> {
         Ok(())
     }
 
-    fn take_get(&mut self, to: &mut [T]) -> Result<()> {
+    fn take_get(&mut self, to: &mut [T::Bits]) -> Result<()> {
         if let Some((get, row)) = self.gets.pop_front() {
-            let values = get.wait()?;
-            if row.at_step == 1 && values.len() == row.count {
-                to[row.at..row.at + row.count].copy_from_slice(&values);
+            let bits = get.wait_bits()?;
+            if row.at_step == 1 && bits.len() == row.count {
+                to[row.at..row.at + row.count].copy_from_slice(&bits);
             } else {
-                spread(to, row, values.into_iter().map(Ok))?;
+                spread(to, row, bits.into_iter())?;
             }
         }
         Ok(())
     }
 
-    fn post(&mut self, to: &mut [T]) -> Result<()> {
-        if self.runs.is_empty() {
-            return Ok(());
-        }
-        let (runs, places) = (&self.runs, &mut self.places);
+    fn post(&mut self, rank: usize, waiting: Rows, to: &mut [T::Bits]) -> Result<()> {
+        let runs = waiting.runs();
+        self.places.extend(waiting.rows);
+        let places = &mut self.places;
         self.requests
-            .post::<T>(self.rank, Places::Runs(runs), Work::Load, |answer| {
-                deliver(&answer, places, to)
-            })?;
-        self.runs.clear();
-        self.elements = 0;
+            .post::<T>(rank, Places::Runs(&runs), Work::Load, |answer| {
+                deliver::<T>(&answer, places, to)
+            })
+    }
+
+    /// Sends what waits for a full request. For reads that are finished later.
+    pub(super) fn flush(&mut self, to: &mut [T::Bits]) -> Result<()> {
+        for (rank, waiting) in std::mem::take(&mut self.by_owner) {
+            match waiting.one_dense() {
+                // Nobody need be asked.
+                Some(row) => self.get(rank, row, to)?,
+                None if waiting.rows.is_empty() => {}
+                None => self.post(rank, waiting, to)?,
+            }
+        }
         Ok(())
     }
 
     /// Waits until all is read.
-    pub(super) fn finish(mut self, to: &mut [T]) -> Result<()> {
-        self.post(to)?;
+    pub(super) fn finish(mut self, to: &mut [T::Bits]) -> Result<()> {
+        self.flush(to)?;
         let places = &mut self.places;
-        while self.requests.take(|answer| deliver(&answer, places, to))? {}
+        while self
+            .requests
+            .take(|answer| deliver::<T>(&answer, places, to))?
+        {}
         if !self.places.is_empty() {
             return Err(missing());
         }
@@ -230,11 +272,6 @@ impl<'a, T: Element> Reads<'a, T> {
             self.take_get(to)?;
         }
         Ok(())
-    }
-
-    /// Sends what waits for a full request. For reads that are finished later.
-    pub(super) fn flush(&mut self, to: &mut [T]) -> Result<()> {
-        self.post(to)
     }
 
     /// Whether [`Reads::finish`] would not wait.
@@ -249,24 +286,24 @@ impl<'a, T: Element> Reads<'a, T> {
 }
 
 /// Puts the elements of the next answer to the first of `places`.
-fn deliver<T: Element>(answer: &[u8], places: &mut VecDeque<Row>, to: &mut [T]) -> Result<()> {
-    let mut values = values_of::<T>(answer).peekable();
-    while values.peek().is_some() {
+fn deliver<T: Element>(
+    answer: &[u8],
+    places: &mut VecDeque<Row>,
+    to: &mut [T::Bits],
+) -> Result<()> {
+    let mut bits = bits_of::<T>(answer).peekable();
+    while bits.peek().is_some() {
         let row = places.pop_front().ok_or_else(missing)?;
-        spread(to, row, values.by_ref().take(row.count))?;
+        spread(to, row, bits.by_ref().take(row.count))?;
     }
     Ok(())
 }
 
 /// Puts values to a row's places.
-fn spread<T: Element>(
-    to: &mut [T],
-    row: Row,
-    values: impl Iterator<Item = Result<T>>,
-) -> Result<()> {
+fn spread<B>(to: &mut [B], row: Row, values: impl Iterator<Item = B>) -> Result<()> {
     let mut given = 0;
     for value in values {
-        to[row.at + given * row.at_step] = value?;
+        to[row.at + given * row.at_step] = value;
         given += 1;
     }
     if given == row.count {
@@ -298,63 +335,78 @@ fn run(row: Row) -> Run {
 #[derive(Debug)]
 pub(super) struct Writes<'a, T> {
     requests: Requests<'a>,
-    rank: usize,
-    runs: Vec<Run>,
-    values: Vec<T>,
+    by_owner: BTreeMap<usize, Rows>,
+    /// All values, where rows say.
+    from: &'a [T],
 }
 
 impl<'a, T: Element> Writes<'a, T> {
-    pub(super) fn new(window: &'a Window) -> Self {
+    pub(super) fn new(window: &'a Window, from: &'a [T]) -> Self {
         Self {
             requests: Requests::new(window),
-            rank: 0,
-            runs: Vec::new(),
-            values: Vec::new(),
+            by_owner: BTreeMap::new(),
+            from,
         }
     }
 
-    /// Writes a patch from its places in `from`.
-    pub(super) fn patch<const D: usize>(&mut self, patch: &Patch<D>, from: &[T]) -> Result<()> {
-        let alone = patch.rows().nth(1).is_none();
+    /// Writes a patch.
+    pub(super) fn patch<const D: usize>(&mut self, patch: &Patch<D>) -> Result<()> {
         for row in patch.rows() {
-            let dense = row.is_dense() && (row.at_step == 1 || row.count == 1);
-            if dense && (alone || row.count * size_of::<T>() >= LONG) {
-                let from = &from[row.at..row.at + row.count];
-                self.requests
-                    .window
-                    .put_range(patch.rank, row.offset, from)?;
+            if row.is_dense() && row.count * size_of::<T>() >= LONG {
+                self.put(patch.rank, row)?;
                 continue;
             }
             for part in parts(row, most_of::<T>()) {
-                let full =
-                    self.values.len() + part.count > most_of::<T>() || self.runs.len() == RUNS;
-                if patch.rank != self.rank || full {
-                    self.post()?;
-                    self.rank = patch.rank;
+                let waiting = self.by_owner.entry(patch.rank).or_default();
+                if waiting.is_full(part.count, most_of::<T>()) {
+                    let full = std::mem::take(waiting);
+                    self.post(patch.rank, &full)?;
                 }
-                self.runs.push(run(part));
-                let values = from[part.at..].iter().step_by(part.at_step.max(1));
-                self.values.extend(values.take(part.count));
+                self.by_owner.entry(patch.rank).or_default().push(part);
             }
         }
         Ok(())
     }
 
-    fn post(&mut self) -> Result<()> {
-        if self.runs.is_empty() {
-            return Ok(());
+    fn values(&self, row: Row) -> impl Iterator<Item = T> + use<'a, T> {
+        let values = self.from[row.at..].iter().step_by(row.at_step.max(1));
+        values.take(row.count).copied()
+    }
+
+    /// Writes neighbours by UCX's put.
+    fn put(&self, rank: usize, row: Row) -> Result<()> {
+        if row.at_step == 1 || row.count == 1 {
+            let from = &self.from[row.at..row.at + row.count];
+            return self.requests.window.put_range(rank, row.offset, from);
         }
-        let work = Work::Store(bytemuck::cast_slice(&self.values));
-        self.requests
-            .post::<T>(self.rank, Places::Runs(&self.runs), work, |_| Ok(()))?;
-        self.runs.clear();
-        self.values.clear();
+        for part in parts(row, (GET_BYTES / size_of::<T>()).max(1)) {
+            let values: Vec<T> = self.values(part).collect();
+            self.requests.window.put_range(rank, part.offset, &values)?;
+        }
         Ok(())
     }
 
-    /// Waits until all requests are carried out; long rows may still be on their way.
+    fn post(&mut self, rank: usize, waiting: &Rows) -> Result<()> {
+        let values: Vec<T> = waiting
+            .rows
+            .iter()
+            .flat_map(|&row| self.values(row))
+            .collect();
+        let work = Work::Store(bytemuck::cast_slice(&values));
+        self.requests
+            .post::<T>(rank, Places::Runs(&waiting.runs()), work, |_| Ok(()))
+    }
+
+    /// Waits until all requests are carried out; what went by puts may still be on its way.
     pub(super) fn finish(mut self) -> Result<()> {
-        self.post()?;
+        for (rank, waiting) in std::mem::take(&mut self.by_owner) {
+            match waiting.one_dense() {
+                // Nobody need be asked.
+                Some(row) => self.put(rank, row)?,
+                None if waiting.rows.is_empty() => {}
+                None => self.post(rank, &waiting)?,
+            }
+        }
         self.requests.finish()
     }
 }
@@ -448,9 +500,9 @@ fn hand_out<T: Element>(
     taken: &mut usize,
     put: &mut impl FnMut(usize, T),
 ) -> Result<()> {
-    for value in values_of::<T>(answer) {
+    for bits in bits_of::<T>(answer) {
         let place = places.get(*taken).ok_or_else(missing)?;
-        put(place.at, value?);
+        put(place.at, element::from_bits(bits)?);
         *taken += 1;
     }
     Ok(())
@@ -486,7 +538,8 @@ impl Scatters {
 pub(super) struct Applies<'a, T> {
     requests: Requests<'a>,
     op: AtomicOp,
-    by_owner: HashMap<usize, Waiting<T>>,
+    /// By rank; empty until there is one.
+    by_owner: Vec<Option<Box<Waiting<T>>>>,
     /// Values of an owner that make a full request.
     full: usize,
 }
@@ -504,15 +557,22 @@ impl<'a, T: AtomicElement> Applies<'a, T> {
         Self {
             requests: Requests::new(window),
             op,
-            by_owner: HashMap::new(),
+            by_owner: Vec::new(),
             full: (WAITING / each).clamp(64, most_of::<T>()),
         }
     }
 
     pub(super) fn push(&mut self, rank: usize, offset: usize, value: T) -> Result<()> {
-        let waiting = self.by_owner.entry(rank).or_insert_with(|| Waiting {
-            offsets: Vec::with_capacity(self.full),
-            values: Vec::with_capacity(self.full),
+        if self.by_owner.is_empty() {
+            let ranks = self.requests.window.core().size;
+            self.by_owner.resize_with(ranks, || None);
+        }
+        let full = self.full;
+        let waiting = self.by_owner[rank].get_or_insert_with(|| {
+            Box::new(Waiting {
+                offsets: Vec::with_capacity(full),
+                values: Vec::with_capacity(full),
+            })
         });
         waiting.offsets.push(offset as u64);
         waiting.values.push(value);
@@ -536,8 +596,10 @@ impl<'a, T: AtomicElement> Applies<'a, T> {
 
     /// Waits until all values are in their elements.
     pub(super) fn finish(&mut self) -> Result<()> {
-        for (rank, waiting) in std::mem::take(&mut self.by_owner) {
-            send(&mut self.requests, self.op, rank, &waiting)?;
+        for (rank, waiting) in std::mem::take(&mut self.by_owner).into_iter().enumerate() {
+            if let Some(waiting) = waiting.filter(|waiting| !waiting.values.is_empty()) {
+                send(&mut self.requests, self.op, rank, &waiting)?;
+            }
         }
         self.requests.finish()
     }

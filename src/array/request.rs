@@ -78,10 +78,10 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let len = slices.iter().map(|slice| slice.count).product();
         let mut section = ReadSection {
             reads: Reads::new(&self.window).forgettable(),
-            values: self.buffer(slices, len)?,
+            bits: bytemuck::allocation::zeroed_vec(len),
         };
-        self.load_mapped(slices, &mut section.values, &mut section.reads)?;
-        section.reads.flush(&mut section.values)?;
+        self.load_mapped(slices, &mut section.bits, &mut section.reads)?;
+        section.reads.flush(&mut section.bits)?;
         Ok(Request::waiting(self.core_of(), section))
     }
 }
@@ -142,8 +142,11 @@ impl<T: Element> Pending<Vec<T>> for Gather<'_, T> {
 /// Reads of a section under way.
 struct ReadSection<'a, T: Element> {
     reads: Reads<'a, T>,
-    values: Vec<T>,
+    bits: Vec<T::Bits>,
 }
+
+// SAFETY: the bits are plain bytes that it owns; all else may be sent.
+unsafe impl<T: Element> Send for ReadSection<'_, T> {}
 
 impl<T: Element> Pending<Vec<T>> for ReadSection<'_, T> {
     fn is_done(&mut self) -> Result<bool> {
@@ -152,8 +155,8 @@ impl<T: Element> Pending<Vec<T>> for ReadSection<'_, T> {
 
     fn wait(self: Box<Self>) -> Result<Vec<T>> {
         let mut this = *self;
-        this.reads.finish(&mut this.values)?;
-        Ok(this.values)
+        this.reads.finish(&mut this.bits)?;
+        element::vec_from_bits(this.bits)
     }
 }
 
@@ -294,7 +297,8 @@ impl<'env> Scope<'env> {
         array.put_range(start, from)
     }
 
-    /// Starts to write `from`, of the section's shape, to the section's elements.
+    /// Writes `from`, of the section's shape, to the section's elements; what is strided on another
+    /// node waits for its owner's answer.
     ///
     /// # Errors
     /// As [`GlobalArray::put_section`].

@@ -107,59 +107,43 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// A section's elements in its row-major order.
     pub(super) fn load_section(&self, slices: [Slice; D]) -> Result<Vec<T>> {
         let len = slices.iter().map(|slice| slice.count).product();
-        if let Some((from, row)) = self.one_mapped_row(slices, len)?
+        if let Some((rank, row)) = self.one_row(slices, len)
             && row.is_dense()
         {
-            // SAFETY: so many mapped elements of one rank's memory.
-            return unsafe { element::load_vec(from, len) };
+            return match self.element_of(rank, row.offset)? {
+                // SAFETY: so many mapped elements of one rank's memory.
+                Some(from) => unsafe { element::load_vec(from, len) },
+                None => self.window.get_range(rank, row.offset, len),
+            };
         }
-        let mut values = self.buffer(slices, len)?;
-        self.load_section_into(slices, &mut values)?;
-        Ok(values)
+        let mut bits = bytemuck::allocation::zeroed_vec(len);
+        self.load_bits(slices, &mut bits)?;
+        element::vec_from_bits(bits)
     }
 
-    /// A vector for a section's elements; some values are in it.
-    pub(super) fn buffer(&self, slices: [Slice; D], len: usize) -> Result<Vec<T>> {
-        if element::any_bits::<T>() {
-            // Any bytes will do until they are written: zeros are the cheapest.
-            return element::vec_from_bits::<T>(bytemuck::allocation::zeroed_vec(len));
-        }
-        Ok(match self.first_of(slices)? {
-            Some(filler) => vec![filler; len],
-            None => Vec::new(),
-        })
-    }
-
-    /// The first element of a section that is not empty.
-    fn first_of(&self, slices: [Slice; D]) -> Result<Option<T>> {
-        if slices.iter().any(|slice| slice.count == 0) {
-            return Ok(None);
-        }
-        let index = slices.map(|slice| slice.start);
-        let (rank, offset) = self.layout.locate(index);
-        match self.element_of(rank, offset)? {
-            // SAFETY: a mapped element of this array.
-            Some(at) => unsafe { element::load(at) }.map(Some),
-            None => self.window.get(rank, offset).map(Some),
-        }
-    }
-
-    /// The mapped row that a section is, if it is one: its address.
-    fn one_mapped_row(&self, slices: [Slice; D], len: usize) -> Result<Option<(*mut u8, Row)>> {
-        let Some(patch) = self.layout.patches(slices).next() else {
-            return Ok(None);
-        };
+    /// The row that a section is, if it is one rank's and one row.
+    fn one_row(&self, slices: [Slice; D], len: usize) -> Option<(usize, Row)> {
+        let patch = self.layout.patches(slices).next()?;
         if patch.len() < len {
-            return Ok(None);
+            return None;
         }
-        let Some(row) = patch.rows().next().filter(|row| row.count == len) else {
-            return Ok(None);
-        };
-        Ok(self.element_of(patch.rank, row.offset)?.map(|at| (at, row)))
+        let row = patch.rows().next().filter(|row| row.count == len)?;
+        Some((patch.rank, row))
     }
 
     /// Fills `to` with a section's elements, in its row-major order.
     pub(super) fn load_section_into(&self, slices: [Slice; D], to: &mut [T]) -> Result<()> {
+        match element::bits_mut(to) {
+            Some(bits) => self.load_bits(slices, bits),
+            None => {
+                to.copy_from_slice(&self.load_section(slices)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Fills `to` with a section's elements, in its row-major order, whether they are values or not.
+    fn load_bits(&self, slices: [Slice; D], to: &mut [T::Bits]) -> Result<()> {
         let mut elsewhere = Reads::new(&self.window);
         self.load_mapped(slices, to, &mut elsewhere)?;
         elsewhere.finish(to)
@@ -170,7 +154,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     pub(super) fn load_mapped(
         &self,
         slices: [Slice; D],
-        to: &mut [T],
+        to: &mut [T::Bits],
         elsewhere: &mut Reads<'_, T>,
     ) -> Result<()> {
         for patch in self.layout.patches(slices) {
@@ -178,7 +162,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 Some(base) => {
                     for row in patch.rows() {
                         // SAFETY: the row lies in that rank's mapped memory.
-                        unsafe { load_row(to, base, row) }?;
+                        unsafe { load_row::<T>(to, base, row) };
                     }
                 }
                 None => elsewhere.patch(&patch, to)?,
@@ -189,7 +173,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     /// Writes a section's elements, given in its row-major order.
     pub(super) fn store_section(&self, slices: [Slice; D], from: &[T]) -> Result<()> {
-        let mut elsewhere = Writes::new(&self.window);
+        let mut elsewhere = Writes::new(&self.window, from);
         for patch in self.layout.patches(slices) {
             match self.memory_of(patch.rank)? {
                 Some(base) => {
@@ -198,7 +182,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                         unsafe { store_row(from, base, row) };
                     }
                 }
-                None => elsewhere.patch(&patch, from)?,
+                None => elsewhere.patch(&patch)?,
             }
         }
         elsewhere.finish()
@@ -246,20 +230,19 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
 ///
 /// # Safety
 /// The memory is mapped and holds the row.
-pub(super) unsafe fn load_row<T: Element>(to: &mut [T], base: *const u8, row: Row) -> Result<()> {
+unsafe fn load_row<T: Element>(to: &mut [T::Bits], base: *const u8, row: Row) {
     let from = base.wrapping_add(row.offset * size_of::<T>());
     if row.step == 1 && row.at_step == 1 {
         // SAFETY: by the caller.
-        return unsafe { element::load_slice(&mut to[row.at..row.at + row.count], from) };
+        return unsafe { element::load_bits_slice::<T>(&mut to[row.at..row.at + row.count], from) };
     }
     let step = row.step.wrapping_mul(size_of::<T>().cast_signed());
     let places = to[row.at..].iter_mut().step_by(row.at_step.max(1));
     for (k, place) in places.take(row.count).enumerate() {
         let from = from.wrapping_offset(step.wrapping_mul(k.cast_signed()));
         // SAFETY: the k-th element of the row, by the caller.
-        *place = unsafe { element::load(from) }?;
+        *place = unsafe { element::load_bits::<T>(from) };
     }
-    Ok(())
 }
 
 /// The elements of these patches of the memory at `base`, packed in their order.
@@ -271,24 +254,12 @@ pub(super) unsafe fn load_rows<T: Element, const D: usize>(
     patches: &[Patch<D>],
     len: usize,
 ) -> Result<Vec<T>> {
-    let rows = patches.iter().flat_map(Patch::rows);
-    if element::any_bits::<T>() {
-        let mut values = element::vec_from_bits::<T>(bytemuck::allocation::zeroed_vec(len))?;
-        for row in rows {
-            // SAFETY: by the caller.
-            unsafe { load_row(&mut values, base, row) }?;
-        }
-        return Ok(values);
+    let mut bits = bytemuck::allocation::zeroed_vec(len);
+    for row in patches.iter().flat_map(Patch::rows) {
+        // SAFETY: by the caller.
+        unsafe { load_row::<T>(&mut bits, base, row) };
     }
-    let mut values = Vec::with_capacity(len);
-    for row in rows {
-        for k in 0..row.count {
-            let offset = row.offset.wrapping_add_signed(row.step * k.cast_signed());
-            // SAFETY: an element of a row, by the caller.
-            values.push(unsafe { element::load(base.wrapping_add(offset * size_of::<T>())) }?);
-        }
-    }
-    Ok(values)
+    element::vec_from_bits(bits)
 }
 
 /// Writes a row of the memory at `base` from its places in `from`.

@@ -44,7 +44,13 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         op: O,
         body: impl FnOnce(&mut Updates<'_, T, D, O>) -> Result<()>,
     ) -> Result<()> {
-        self.enter("update", Call::Update, Mode::Update(Location::caller()))?;
+        let operator = op.atomic_op() as usize;
+        self.enter(
+            "update",
+            Call::Update,
+            operator,
+            Mode::Update(Location::caller()),
+        )?;
         let mut updates = Updates {
             array: self,
             op,

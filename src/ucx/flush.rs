@@ -5,7 +5,7 @@
 use super::endpoint::{Endpoint, WeakEndpoint};
 use super::request::{Outcome, Posted};
 use super::worker::{State, Worker};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -22,6 +22,8 @@ pub(super) struct Flushes {
     begun: AtomicU64,
     /// The number of the last that ended well.
     ended: AtomicU64,
+    /// The last that found a failure, and what that was: for tickets from before it.
+    failed: Mutex<Option<(u64, Error)>>,
 }
 
 /// A flush under way, endpoint by endpoint: flushing the worker would also wait for connections
@@ -68,6 +70,15 @@ impl Flushes {
     /// Whether a flush that began after number `epoch` has ended.
     fn is_after(&self, epoch: u64) -> bool {
         self.ended.load(Ordering::Acquire) > epoch
+    }
+
+    /// The failure of a flush that began after number `epoch`.
+    fn failed_after(&self, epoch: u64) -> Result<()> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*failed {
+            Some((number, error)) if *number > epoch => Err(error.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// Frees what is under way. For the end of the worker.
@@ -169,8 +180,13 @@ impl Worker {
             }
         }
         let outcome = flush.outcome.and(state.failure.take().map_or(Ok(()), Err));
-        if outcome.is_ok() {
-            self.0.flushes.ended.store(flush.number, Ordering::Release);
+        match &outcome {
+            Ok(()) => self.0.flushes.ended.store(flush.number, Ordering::Release),
+            Err(error) => {
+                let failed = self.0.flushes.failed.lock();
+                *failed.unwrap_or_else(PoisonError::into_inner) =
+                    Some((flush.number, error.clone()));
+            }
         }
         if state.written.is_empty() {
             self.0.unflushed.store(false, Ordering::Release);
@@ -184,6 +200,7 @@ impl Worker {
     /// step further. Does not wait.
     fn flush_on(&self, epoch: u64) -> Result<bool> {
         let flushes = &self.0.flushes;
+        flushes.failed_after(epoch)?;
         if flushes.is_after(epoch) {
             return Ok(true);
         }
@@ -252,10 +269,15 @@ impl PutTicket {
         // For memory that is mapped: earlier stores before later ones.
         fence(Ordering::SeqCst);
         match &self.put {
-            Some((endpoint, epoch)) if !endpoint.worker().0.flushes.is_after(*epoch) => {
-                endpoint.worker().flush()
+            Some((endpoint, epoch)) => {
+                let worker = endpoint.worker();
+                worker.0.flushes.failed_after(*epoch)?;
+                match worker.0.flushes.is_after(*epoch) {
+                    true => Ok(()),
+                    false => worker.flush(),
+                }
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }

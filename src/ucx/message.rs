@@ -245,13 +245,8 @@ impl Worker {
         Ok(Message::new(self, posted, buffer, None, Direction::Receive))
     }
 
-    /// Starts to receive whichever message has come next, and gives its tag; None if there is
+    /// Starts to receive the next message with these tags, and gives its tag; None if there is
     /// none. Of one longer than `limit` the end is lost.
-    pub(crate) fn next_message(&self, limit: usize) -> Result<Option<(u64, Message)>> {
-        self.take_message(Tags::ALL, limit)
-    }
-
-    /// As [`Worker::next_message`], of those with these tags.
     pub(crate) fn take_message(&self, tags: Tags, limit: usize) -> Result<Option<(u64, Message)>> {
         let taken = self.lock()?.take(tags, limit)?;
         Ok(taken.map(|taken| self.message_of(taken)))
@@ -311,7 +306,7 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    const ALL: Self = Self { tag: 0, mask: 0 };
+    pub(crate) const ALL: Self = Self { tag: 0, mask: 0 };
 }
 
 /// A message that is being received.

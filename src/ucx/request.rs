@@ -133,7 +133,12 @@ impl<T: Element> Request<T> {
     /// [`ErrorKind::InvalidValue`](crate::ErrorKind::InvalidValue) if what arrived is no `T`,
     /// or whatever ended the wait.
     #[doc(alias = "ucp_request_check_status")]
-    pub fn wait(mut self) -> Result<Vec<T>> {
+    pub fn wait(self) -> Result<Vec<T>> {
+        element::vec_from_bits(self.wait_bits()?)
+    }
+
+    /// As [`Request::wait`], whether they are values or not.
+    pub(crate) fn wait_bits(mut self) -> Result<Vec<T::Bits>> {
         if let Posted::InFlight(_) = self.posted {
             let outcome = self
                 .endpoint
@@ -148,7 +153,7 @@ impl<T: Element> Request<T> {
         // SAFETY: the operation is complete: UCX has written `count` elements' bytes, and
         // T::Bits accepts any.
         unsafe { buffer.set_len(self.count) };
-        element::vec_from_bits(buffer)
+        Ok(buffer)
     }
 }
 

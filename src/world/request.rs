@@ -16,6 +16,8 @@ use std::time::Instant;
 /// An operation that is under way, and its result: made by
 /// [`GlobalArray::get_async`](crate::GlobalArray::get_async), [`World::isend`] and their like.
 ///
+/// What is done before it is done may come before it or after it, also for the same element.
+///
 /// Any number may be outstanding, and they may be waited for in any order. Dropping or forgetting
 /// one is harmless: the operation goes on, its result is lost.
 ///

@@ -52,7 +52,7 @@ impl Memory<'_> {
 
 impl Segment {
     /// Allocates elements of zero bytes on each rank. `before` runs on each rank before any peer
-    /// can ask for its memory. Collective; the caller has the [turn](Core::turn) and has
+    /// can ask for its memory, `refused` before what was mapped is unmapped again. Collective; the caller has the [turn](Core::turn) and has
     /// [met](meet).
     ///
     /// # Errors
@@ -63,6 +63,7 @@ impl Segment {
         core: &Core,
         what: &Memory<'_>,
         before: impl FnOnce(&MemoryHandle),
+        refused: impl FnOnce(),
     ) -> Result<Self> {
         let made = map::<T>(core, (what.counts)(core.rank));
         if let Ok((memory, _)) = &made {
@@ -79,6 +80,7 @@ impl Segment {
             match answer {
                 Ok(key) => packed.push(key),
                 Err(reason) => {
+                    refused();
                     if let Ok((memory, _)) = made {
                         // Refused by all ranks alike: nobody will use its key.
                         super::unmap(memory);

@@ -238,7 +238,11 @@ impl Asks {
         self.arrived = self.arrived.saturating_sub(1);
         if matches!(part.stage, Stage::Waiting(..)) {
             self.in_flight -= 1;
-            part.arrive()?;
+            if let Err(error) = part.arrive() {
+                // It may still be carried out.
+                self.core.may_forget(part.rank);
+                return Err(error);
+            }
         }
         match part.stage {
             Stage::Arrived(values) => values.map(Some),
@@ -249,14 +253,21 @@ impl Asks {
     /// Waits for all answers of work that has none but "done".
     ///
     /// # Errors
-    /// The first of [`Asks::next`]; the others are waited for all the same.
+    /// The first of [`Asks::next`]; others are waited for all the same, unless a wait has ended
+    /// early: one time limit is enough.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let mut all = Ok(());
         loop {
             match self.next() {
                 Ok(None) => return all,
                 Ok(Some(_)) => {}
-                Err(error) => all = all.and(Err(error)),
+                Err(error) => {
+                    let ended = matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerFailed);
+                    all = all.and(Err(error));
+                    if ended {
+                        return all;
+                    }
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use super::wire::{self, Kind, RawPlaces, Refusal, Request, Run, Verdict};
 use crate::atomic::{self, AtomicElement, Class};
 use crate::element::{self, Element};
 use crate::error::Result;
-use crate::ucx::{Message, Worker};
+use crate::ucx::{Message, Tags, Worker};
 use crate::world::Core;
 use crate::world::peers::Peers;
 use std::collections::{HashMap, VecDeque};
@@ -263,8 +263,8 @@ fn inside(run: &Run, count: u64) -> bool {
     run.count == 0 || (fits(run.start.into()) && last.is_some_and(fits))
 }
 
-/// Most messages that are being received at a time; others wait inside UCX.
-const INCOMING: usize = 64;
+/// Most messages of one rank that are being received at a time; others wait inside UCX.
+const SHARE: usize = 16;
 /// Longest message that is looked at: there is none of that size.
 const LONGEST: usize = 1 << 30;
 
@@ -300,14 +300,7 @@ impl Desk {
     pub(crate) fn work(&mut self) -> Result<bool> {
         self.askers.worker().context().refuse_fork()?;
         let mut worked = false;
-        while self.incoming.len() < INCOMING {
-            // A message that cannot be received has no answer: its asker's wait has a limit.
-            match self.askers.worker().next_message(LONGEST) {
-                Ok(Some(message)) => self.incoming.push_back(message),
-                Ok(None) | Err(_) => break,
-            }
-            worked = true;
-        }
+        worked |= self.take_messages();
         if !self.answers.is_empty() {
             self.answers
                 .retain_mut(|answer| !matches!(answer.is_done(), Ok(true)));
@@ -329,6 +322,48 @@ impl Desk {
             }
         }
         Ok(worked)
+    }
+
+    /// Takes in what has come, of each rank at most its share; whether there was anything. A message
+    /// that cannot be received has no answer: its asker's wait has a limit.
+    fn take_messages(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let first = match self.askers.worker().look_for_message(Tags::ALL) {
+                Ok(Some((rank, _))) => rank,
+                Ok(None) | Err(_) => return any,
+            };
+            if self.take_from(first) {
+                any = true;
+                continue;
+            }
+            // The others need not wait for a rank that sends more than it helps along.
+            for rank in (0..self.ranks as u64).filter(|&rank| rank != first) {
+                while self.take_from(rank) {
+                    any = true;
+                }
+            }
+            return any;
+        }
+    }
+
+    /// Takes in the next message of a rank, unless it has its share already.
+    fn take_from(&mut self, rank: u64) -> bool {
+        let has = self.incoming.iter().filter(|(of, _)| *of == rank).count();
+        if has >= SHARE {
+            return false;
+        }
+        let tags = Tags {
+            tag: rank,
+            mask: u64::MAX,
+        };
+        match self.askers.worker().take_message(tags, LONGEST) {
+            Ok(Some(message)) => {
+                self.incoming.push_back(message);
+                true
+            }
+            Ok(None) | Err(_) => false,
+        }
     }
 
     fn answer(&mut self, rank: u64, message: &[u8]) {
