@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub(crate) const SEED: u64 = 88_172_645_463_325_252;
 
 /// How often ours and the limit take turns.
-const TURNS: usize = 3;
+pub(crate) const TURNS: usize = 3;
 /// Untimed batches at the beginning of a turn: the shared cache takes a while to give up what was
 /// read before.
 const WARM_UP: u64 = 3;
@@ -99,7 +99,8 @@ impl Batches {
     }
 
     /// The median times of what all ranks do together, in turns batch by batch, `n` rounds a batch.
-    /// A batch ends when the last rank has done its part.
+    /// A batch ends when the last rank has done its part; an untimed round before it fills the
+    /// caches with its memory, as the rivals' are.
     pub(crate) fn turns_together<const N: usize>(
         self,
         world: &World,
@@ -111,6 +112,7 @@ impl Batches {
             for place in 0..N {
                 // A B C C B A A B C.
                 let which = if batch % 2 == 0 { place } else { N - 1 - place };
+                works[which]()?;
                 world.barrier()?;
                 let begin = Instant::now();
                 for _ in 0..n {

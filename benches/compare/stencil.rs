@@ -4,9 +4,10 @@
 //! The field is a mode of the discrete Laplace operator with zeros around it, so that each sweep
 //! multiplies it by a number known beforehand, however many sweeps the timing needs.
 
-use crate::batches::Batches;
+use crate::batches::{Batches, TURNS, median, nanoseconds};
 use pgas::{Boundary, GlobalArray, LocalView, Result, World};
 use std::f64::consts::PI;
+use std::time::Instant;
 
 /// Rows and columns.
 const FIELD: usize = 2000;
@@ -42,32 +43,6 @@ fn factor(rows: usize) -> f64 {
     f64::midpoint(cos(7.0, rows), cos(11.0, FIELD))
 }
 
-/// Two fields in turn: the one is computed from the other.
-struct Pair {
-    fields: [GlobalArray<f64, 2>; 2],
-}
-
-impl Pair {
-    fn new(world: &World) -> Result<Self> {
-        let field = || {
-            GlobalArray::builder(world, [FIELD, FIELD])
-                .grid([world.size(), 1])
-                .halo([1, 1])
-                .boundary([Boundary::Fixed(0.0), Boundary::Fixed(0.0)])
-                .faces_only()
-                .build()
-        };
-        Ok(Self {
-            fields: [field()?, field()?],
-        })
-    }
-
-    fn views(&mut self) -> Result<[LocalView<'_, f64, 2>; 2]> {
-        let [a, b] = &mut self.fields;
-        Ok([a.local()?, b.local()?])
-    }
-}
-
 /// The mode at a rank's own cell: of the whole field, or of each rank's block for itself.
 #[derive(Clone, Copy)]
 struct Mode {
@@ -95,38 +70,64 @@ impl Mode {
     }
 }
 
+const FIGURES: [&str; 3] = ["stencil_exchange", "stencil_overlap", "stencil_alone"];
+
 pub(crate) fn run(world: &World, batches: Batches) -> Result<()> {
     let rows = FIELD / world.size();
-    let (mut one, mut two) = (Pair::new(world)?, Pair::new(world)?);
     let whole = Mode {
         rows: FIELD,
         first: world.rank() * rows,
     };
     let block = Mode { rows, first: 0 };
-
-    let mut exchanged = Sweeps::begin(&mut one, whole)?;
-    let mut overlapped = Sweeps::begin(&mut two, whole)?;
-    // Every figure its own memory, so that no one finds in the cache what another left.
-    let mut three = Pair::new(world)?;
-    let mut alone = Sweeps::begin(&mut three, block)?;
-    world.barrier()?;
-    let times = batches.turns_together(
-        world,
-        SWEEPS,
-        [
-            &mut || exchanged.exchange(rows),
-            &mut || overlapped.overlap(rows),
-            &mut || {
-                alone.alone(rows);
-                Ok(())
-            },
-        ],
-    )?;
-    exchanged.check(whole);
-    overlapped.check(whole);
-    alone.check(block);
+    let field = || {
+        GlobalArray::builder(world, [FIELD, FIELD])
+            .grid([world.size(), 1])
+            .halo([1, 1])
+            .boundary([Boundary::Fixed(0.0), Boundary::Fixed(0.0)])
+            .faces_only()
+            .build()
+    };
+    // One pair of fields for all, so that caches hold as much of it as of the rivals'.
+    let (mut one, mut other) = (field()?, field()?);
+    let mut fields = Sweeps {
+        views: [one.local()?, other.local()?],
+        sweeps: 0,
+    };
+    let mut times = FIGURES.map(|_| Vec::new());
+    for turn in 0..TURNS {
+        for place in 0..FIGURES.len() {
+            // Who goes first changes: A B C C B A A B C.
+            let which = match turn % 2 {
+                0 => place,
+                _ => FIGURES.len() - 1 - place,
+            };
+            let mode = if FIGURES[which] == "stencil_alone" {
+                block
+            } else {
+                whole
+            };
+            fields.begin(mode);
+            for batch in 0..=batches.count {
+                world.barrier()?;
+                let begin = Instant::now();
+                for _ in 0..SWEEPS {
+                    match FIGURES[which] {
+                        "stencil_exchange" => fields.exchange(rows)?,
+                        "stencil_overlap" => fields.overlap(rows)?,
+                        _ => fields.alone(rows),
+                    }
+                }
+                world.barrier()?;
+                // The first one does not count.
+                if batch > 0 {
+                    times[which].push(nanoseconds(begin.elapsed()) / SWEEPS as f64);
+                }
+            }
+            fields.check(mode);
+        }
+    }
     if world.rank() == 0 {
-        let [exchange, overlap, alone] = times;
+        let [exchange, overlap, alone] = times.map(|mut times| median(&mut times));
         println!("figure stencil_alone {alone}");
         println!("figure stencil_exchange {exchange} {alone}");
         println!("figure stencil_overlap {overlap} {alone}");
@@ -134,17 +135,17 @@ pub(crate) fn run(world: &World, batches: Batches) -> Result<()> {
     world.barrier()
 }
 
+/// Two fields in turn: the second is computed from the first.
 struct Sweeps<'a> {
     views: [LocalView<'a, f64, 2>; 2],
     sweeps: i32,
 }
 
-impl<'a> Sweeps<'a> {
-    fn begin(pair: &'a mut Pair, mode: Mode) -> Result<Self> {
-        let mut views = pair.views()?;
-        mode.begin(&mut views[0], 1.0);
-        mode.begin(&mut views[1], 0.0);
-        Ok(Self { views, sweeps: 0 })
+impl Sweeps<'_> {
+    fn begin(&mut self, mode: Mode) {
+        mode.begin(&mut self.views[0], 1.0);
+        mode.begin(&mut self.views[1], 0.0);
+        self.sweeps = 0;
     }
 
     fn check(&self, mode: Mode) {
