@@ -7,7 +7,7 @@ use crate::dist::Dist;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::{Patience, sleep_on, wake_all};
-use crate::world::{Core, World};
+use crate::world::{Core, Team};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Signals {
     ///
     /// # Errors
     /// As [`GlobalArray::new`].
-    pub fn new(world: &World, count: usize) -> Result<Self> {
+    pub fn new(world: &Team, count: usize) -> Result<Self> {
         let words = GlobalArray::builder(world, [world.size(), 2 * count])
             .dist([Dist::Block, Dist::Whole])
             .build()?;
@@ -262,7 +262,7 @@ impl Counter {
     ///
     /// # Errors
     /// As [`GlobalArray::new`].
-    pub fn new(world: &World) -> Result<Self> {
+    pub fn new(world: &Team) -> Result<Self> {
         Ok(Self {
             word: GlobalArray::new(world, 1)?,
         })
@@ -303,7 +303,7 @@ impl Counter {
         })
     }
 
-    /// Sets it to 0 again. Collective: a [barrier](World::barrier) before and after.
+    /// Sets it to 0 again. Collective: a [barrier](Team::barrier) before and after.
     ///
     /// # Errors
     /// As [`GlobalArray::local`].
@@ -331,7 +331,7 @@ impl GlobalMutex {
     ///
     /// # Errors
     /// As [`GlobalArray::new`].
-    pub fn new(world: &World) -> Result<Self> {
+    pub fn new(world: &Team) -> Result<Self> {
         let words = GlobalArray::builder(world, 2).dist([Dist::Whole]).build()?;
         Ok(Self {
             words,
@@ -340,7 +340,7 @@ impl GlobalMutex {
     }
 
     /// Waits for its turn. What the one before did to arrays is seen by whoever has the mutex
-    /// next: giving it back [flushes](World::flush).
+    /// next: giving it back [flushes](Team::flush).
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`], after which nobody gets the mutex any more;
@@ -384,7 +384,7 @@ impl GlobalMutexGuard<'_> {
     /// Gives the mutex back; what was put before is in its place.
     ///
     /// # Errors
-    /// As [`World::flush`].
+    /// As [`Team::flush`].
     pub fn unlock(mut self) -> Result<()> {
         self.give_back()
     }

@@ -220,7 +220,7 @@ fn dies_before_it_joins(ending: i32) -> i32 {
             std::thread::sleep(Duration::from_millis(200));
             std::process::exit(ending);
         }
-        World::run(World::barrier)
+        World::run(|world| world.barrier())
     });
     assert!(outcome.to_string().contains("rank 1"), "{outcome}");
     assert!(started.elapsed() < Duration::from_secs(5));
@@ -248,7 +248,7 @@ fn a_rank_that_dies_while_joining() {
             drop(control);
             raise(rustix::process::Signal::KILL);
         }
-        World::run(World::barrier)
+        World::run(|world| world.barrier())
     });
     assert!(outcome.to_string().contains("rank 1"), "{outcome}");
     assert!(!outcome.success());

@@ -270,7 +270,7 @@ fn without_ghost_cells_there_is_no_exchange() {
     });
 }
 
-fn ring<T: Element>(world: &World) -> Builder<'_, T, 1> {
+fn ring<T: Element>(world: &World) -> Builder<'_, T, 1, usize> {
     GlobalArray::builder(world, 9)
         .halo([1])
         .boundary([Boundary::Periodic])

@@ -15,7 +15,7 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     /// Only atomic operations, until the view ends: nothing but them touches an element on any
     /// rank, so that there is one order of all operations on an element.
     ///
-    /// Collective, and a [barrier](crate::World::barrier): all that was written before is seen.
+    /// Collective, and a [barrier](crate::Team::barrier): all that was written before is seen.
     ///
     /// # Errors
     /// As [`GlobalArray::read`].

@@ -4,7 +4,8 @@ use super::{ArrayIndex, GlobalArray};
 use crate::dist::{Dist, Layout, Plan};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
-use crate::world::{Call, Signature, World};
+use crate::world::{Call, Signature, Team};
+use std::marker::PhantomData;
 
 /// What ghost cells outside the array hold after an exchange.
 ///
@@ -27,20 +28,23 @@ pub enum Boundary<T> {
 /// An array that is about to be made: see [`GlobalArray::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "build() or from_fn() makes the array"]
-pub struct Builder<'a, T: Element, const D: usize> {
-    pub(super) world: &'a World,
+pub struct Builder<'a, T: Element, const D: usize, I: ArrayIndex<D> = [usize; D]> {
+    pub(super) world: &'a Team,
     pub(super) plan: Plan<D>,
     pub(super) boundary: [Boundary<T>; D],
     pub(super) faces_only: bool,
+    /// What indices are written as.
+    pub(super) index: PhantomData<I>,
 }
 
-impl<'a, T: Element, const D: usize> Builder<'a, T, D> {
-    pub(super) fn new(world: &'a World, shape: [usize; D]) -> Self {
+impl<'a, T: Element, const D: usize, I: ArrayIndex<D>> Builder<'a, T, D, I> {
+    pub(super) fn new(world: &'a Team, shape: [usize; D]) -> Self {
         Self {
             world,
             plan: Plan::of_shape(shape),
             boundary: [Boundary::Open; D],
             faces_only: false,
+            index: PhantomData,
         }
     }
 
@@ -101,10 +105,7 @@ impl<'a, T: Element, const D: usize> Builder<'a, T, D> {
     /// # Errors
     /// As [`Builder::build`].
     #[track_caller]
-    pub fn from_fn<I: ArrayIndex<D>>(
-        self,
-        mut value: impl FnMut(I) -> T,
-    ) -> Result<GlobalArray<T, D>> {
+    pub fn from_fn(self, mut value: impl FnMut(I) -> T) -> Result<GlobalArray<T, D>> {
         let world = self.world;
         let array = self.allocate()?;
         array.fill_own(|index| value(I::from_array(index)));

@@ -394,7 +394,7 @@ impl<const D: usize> Box<D> {
 impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Fills all ranks' ghost cells, without entering a mode. See [`LocalView::exchange`].
     ///
-    /// Collective, and a [barrier](crate::World::barrier): what was put before by any rank is in
+    /// Collective, and a [barrier](crate::Team::barrier): what was put before by any rank is in
     /// the ghost cells.
     ///
     /// # Errors
@@ -577,7 +577,7 @@ impl<'a, T: Element, const D: usize> LocalView<'a, T, D> {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the array has no ghost cells, or if an exchange is under
-    /// way; else as [`World::barrier`](crate::World::barrier).
+    /// way; else as [`Team::barrier`](crate::Team::barrier).
     #[track_caller]
     pub fn exchange(&mut self) -> Result<()> {
         self.array.begin_exchange()?;
@@ -628,7 +628,7 @@ impl<T: Element, const D: usize> Exchange<'_, '_, T, D> {
     /// Waits for the neighbours and fills the ghost cells. Collective.
     ///
     /// # Errors
-    /// As [`World::barrier`](crate::World::barrier).
+    /// As [`Team::barrier`](crate::Team::barrier).
     #[track_caller]
     pub fn finish(mut self) -> Result<()> {
         self.finished = true;

@@ -31,7 +31,7 @@ use crate::dist::Layout;
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::window::Window;
-use crate::world::{Core, Memory, World};
+use crate::world::{Core, Memory, Team};
 use halo::{Geometry, Halo};
 use modes::Mode;
 use std::fmt;
@@ -58,7 +58,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// # Order and completion
 /// A `get` waits for its value. When a `put` returns, its source may be reused; others see the
 /// value after this rank's [`flush`](GlobalArray::flush) *and* some synchronisation, such as a
-/// [barrier](World::barrier), which flushes by itself. A rank's own operations on one element
+/// [barrier](Team::barrier), which flushes by itself. A rank's own operations on one element
 /// happen in program order; a [`Request`](crate::Request) is ordered with nothing until it is done.
 /// Without synchronisation another rank may see old or new values.
 ///
@@ -106,9 +106,9 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// [`ErrorKind::NoRoom`] on all ranks when a node has too little memory, naming what is
     /// wanted and what is free; [`ErrorKind::InvalidValue`] if zero bytes are no `T`;
     /// [`ErrorKind::Mismatch`] if ranks disagree on shape, distribution or `T`; else as
-    /// [`World::barrier`].
+    /// [`Team::barrier`].
     #[track_caller]
-    pub fn new(world: &World, shape: impl ArrayIndex<D>) -> Result<Self> {
+    pub fn new(world: &Team, shape: impl ArrayIndex<D>) -> Result<Self> {
         Self::builder(world, shape).build()
     }
 
@@ -130,7 +130,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::new`].
     #[track_caller]
     pub fn from_fn<I: ArrayIndex<D>>(
-        world: &World,
+        world: &Team,
         shape: I,
         value: impl FnMut(I) -> T,
     ) -> Result<Self> {
@@ -153,7 +153,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// # let _ = (rows_in_turn, with_ghosts); Ok(())
     /// # }
     /// ```
-    pub fn builder(world: &World, shape: impl ArrayIndex<D>) -> Builder<'_, T, D> {
+    pub fn builder<I: ArrayIndex<D>>(world: &Team, shape: I) -> Builder<'_, T, D, I> {
         Builder::new(world, shape.into_array())
     }
 
@@ -354,7 +354,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// once they have synchronised with this rank.
     ///
     /// # Errors
-    /// As [`World::flush`].
+    /// As [`Team::flush`].
     #[doc(alias = "ucp_ep_flush_nbx")]
     pub fn flush(&self) -> Result<()> {
         self.window.core().flush()
@@ -365,7 +365,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Collective. Everything written before is complete first.
     ///
     /// # Errors
-    /// As [`World::barrier`]; the memory then stays until the program ends.
+    /// As [`Team::barrier`]; the memory then stays until the program ends.
     #[track_caller]
     pub fn close(self) -> Result<()> {
         self.window.close()

@@ -72,11 +72,11 @@ fn wrong_mode(call: &str, mode: &str, entered: &Location<'_>) -> Error {
 impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Reading, by slices too: until the view ends no rank writes.
     ///
-    /// Collective, and a [barrier](crate::World::barrier): all that was written before is seen.
+    /// Collective, and a [barrier](crate::Team::barrier): all that was written before is seen.
     ///
     /// # Errors
     /// [`ErrorKind::WrongMode`] after a leaked view; [`ErrorKind::InvalidValue`] if this rank's
-    /// shard holds bytes that are no `T`; else as [`World::barrier`](crate::World::barrier).
+    /// shard holds bytes that are no `T`; else as [`Team::barrier`](crate::Team::barrier).
     #[track_caller]
     pub fn read(&mut self) -> Result<ReadView<'_, T, D>> {
         self.enter("read", Call::Read, 0, Mode::Read(Location::caller()))?;
@@ -92,7 +92,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     /// This rank's own shard as a mutable slice: until the view ends no rank looks at another's.
     ///
-    /// Collective, and a [barrier](crate::World::barrier): all that was written before is seen.
+    /// Collective, and a [barrier](crate::Team::barrier): all that was written before is seen.
     ///
     /// # Errors
     /// As [`GlobalArray::read`].
@@ -434,7 +434,7 @@ macro_rules! view {
             /// Ends the view. Collective: waits until all ranks have ended theirs.
             ///
             /// # Errors
-            /// As [`World::barrier`](crate::World::barrier); the array then stays in this mode.
+            /// As [`Team::barrier`](crate::Team::barrier); the array then stays in this mode.
             #[track_caller]
             pub fn close(mut self) -> Result<()> {
                 self.ended = true;

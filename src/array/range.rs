@@ -6,7 +6,7 @@ use super::GlobalArray;
 use crate::dist::{Layout, Slice};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
-use crate::world::{Call, Signature, World};
+use crate::world::{Call, Signature, Team};
 use std::ops::Range;
 
 impl<T: Element> GlobalArray<T> {
@@ -18,7 +18,7 @@ impl<T: Element> GlobalArray<T> {
     /// # Errors
     /// As [`GlobalArray::new`].
     #[track_caller]
-    pub fn from_local(world: &World, local: &[T]) -> Result<Self> {
+    pub fn from_local(world: &Team, local: &[T]) -> Result<Self> {
         let core = world.core();
         let signature = Signature::new(Call::FromLocal).element::<T>();
         let lens = core.gather_bytes(&signature, &(local.len() as u64).to_le_bytes())?;

@@ -13,7 +13,7 @@ use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::span::{self, Section};
 use crate::ucx::{self, PutTicket};
-use crate::world::{Core, Pending, Request, World};
+use crate::world::{Core, Pending, Request, Team};
 use ndarray::{Array, ArrayView, ArrayViewMut, Dim, Dimension, IntoDimension, Ix};
 use std::fmt;
 use std::ops::Range;
@@ -160,7 +160,7 @@ impl<T: Element> Pending<Vec<T>> for ReadSection<'_, T> {
     }
 }
 
-/// Operations on borrowed buffers that all end with the scope: see [`World::scope`].
+/// Operations on borrowed buffers that all end with the scope: see [`Team::scope`].
 pub struct Scope<'env> {
     core: &'env Core,
     ends: Mutex<Vec<End<'env>>>,
@@ -169,7 +169,7 @@ pub struct Scope<'env> {
 /// What is left to do at the end of a scope.
 type End<'env> = Box<dyn FnOnce() -> Result<()> + Send + 'env>;
 
-impl World {
+impl Team {
     /// Runs `body`, which may start any number of operations on buffers that it borrows from
     /// outside; returns when all of them are complete, reads filled in and writes in their place.
     ///

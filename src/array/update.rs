@@ -18,7 +18,7 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     /// each is combined into its element as `element = element op value`, atomically. When
     /// `update` returns, all values that any rank has pushed are in their elements.
     ///
-    /// Collective, and a [barrier](crate::World::barrier) at its beginning and its end; pushes are
+    /// Collective, and a [barrier](crate::Team::barrier) at its beginning and its end; pushes are
     /// one-sided. Memory for pushed values is bounded: a push may wait until earlier ones have
     /// arrived, never for what another rank's program does.
     ///
@@ -37,7 +37,7 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     /// # Errors
     /// What `body` returns, after the other ranks were met, with what was pushed before in place;
     /// [`ErrorKind::WrongMode`](crate::ErrorKind::WrongMode); else as
-    /// [`World::barrier`](crate::World::barrier).
+    /// [`Team::barrier`](crate::Team::barrier).
     #[track_caller]
     pub fn update<O: Operator<T>>(
         &mut self,

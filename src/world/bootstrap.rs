@@ -18,7 +18,7 @@ use super::peers::{Nodes, Peers};
 use super::pool::Pool;
 use super::progress::Service;
 use super::room::{allows_posix, shm_text};
-use super::{Core, World};
+use super::{Core, Job, Team, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
@@ -108,7 +108,7 @@ pub(super) fn start() -> Result<World> {
             Ok(World {
                 service,
                 launcher,
-                core: Arc::new(core),
+                team: Team::new(Arc::new(core)),
                 ended: AtomicBool::new(false),
             })
         }
@@ -160,7 +160,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let cards = bootstrap.gather(&card, timeout)?;
     let addresses: Vec<_> = cards.iter().map(|card| card.address.clone()).collect();
 
-    let peers = Arc::new(Peers::new(worker.clone(), addresses.clone()));
+    let peers = Peers::new(worker.clone(), addresses.clone());
     let block = if alone {
         None
     } else {
@@ -187,16 +187,20 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
     let core = Core {
         rank,
         size,
+        team: 0,
+        job: Arc::new(Job {
+            next_ticket: AtomicU64::new(0),
+            next_team: AtomicU32::new(1),
+        }),
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),
-        next_ticket: AtomicU64::new(0),
         next_part: AtomicU32::new(0),
         unsettled: Unsettled::default(),
         to_self: Mailbox::default(),
         graves: Graves::new(served.clone(), pool.clone()),
         pool,
         served,
-        engine: Engine::new(peers.clone(), nodes.clone(), block, rank, limits.clone()),
+        engine: Engine::new(peers.clone(), nodes.clone(), block, rank, 0, limits.clone()),
         peers,
         nodes,
         neighbours,

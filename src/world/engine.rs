@@ -31,11 +31,13 @@ const LIMIT: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Engine {
-    peers: Arc<Peers>,
+    peers: Peers,
     nodes: Arc<Nodes>,
     /// None on a node of one rank.
     block: Option<Block>,
     rank: usize,
+    /// Tells the messages of teams apart.
+    team: u32,
     limits: Arc<Limits>,
     state: Mutex<State>,
 }
@@ -69,10 +71,11 @@ struct Down {
 
 impl Engine {
     pub(super) fn new(
-        peers: Arc<Peers>,
+        peers: Peers,
         nodes: Arc<Nodes>,
         block: Option<Block>,
         rank: usize,
+        team: u32,
         limits: Arc<Limits>,
     ) -> Self {
         Self {
@@ -80,6 +83,7 @@ impl Engine {
             nodes,
             block,
             rank,
+            team,
             limits,
             state: Mutex::new(State {
                 sequence: 0,
@@ -368,7 +372,11 @@ impl Engine {
         let endpoint = self.peers.for_messages(leader)?;
         self.peers
             .worker()
-            .send(endpoint, tag(self.nodes.my_node(), sequence), bytes)
+            .send(
+                endpoint,
+                tag(self.team, self.nodes.my_node(), sequence),
+                bytes,
+            )
             .map_err(|error| error.context(format!("message to rank {leader}")))
     }
 
@@ -384,7 +392,7 @@ impl Engine {
         let bytes = self
             .peers
             .worker()
-            .receive(tag(node, sequence), limit)
+            .receive(tag(self.team, node, sequence), limit)
             .map_err(|error| match error.kind() {
                 ErrorKind::Timeout => Error::new(
                     ErrorKind::Timeout,
@@ -436,7 +444,7 @@ fn text_error(kind: ErrorKind, text: &[u8]) -> Error {
     Error::new(kind, String::from_utf8_lossy(text))
 }
 
-/// Tag of a message from the leader of `node` in meeting `sequence`.
-fn tag(node: usize, sequence: u32) -> u64 {
-    (node as u64) << 32 | u64::from(sequence)
+/// Tag of a message from the leader of `node` of a team in meeting `sequence`: 16 bits, 17 and 28.
+fn tag(team: u32, node: usize, sequence: u32) -> u64 {
+    u64::from(team) << 45 | (node as u64) << 28 | u64::from(sequence & ((1 << 28) - 1))
 }

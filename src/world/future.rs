@@ -1,6 +1,6 @@
 //! Futures without an executor.
 
-use super::World;
+use super::Team;
 use crate::wait::Patience;
 use std::future::Future;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Longest sleep between two looks: a future may wait for something that wakes nobody here.
 const NAP: Duration = Duration::from_millis(1);
 
-impl World {
+impl Team {
     /// Runs a future to its end on this thread, and communication with it: a
     /// [`Request`](crate::Request), or any number of them combined.
     ///

@@ -1,12 +1,12 @@
 //! Messages from one rank to another, by UCX's tag matching.
 //!
 //! A message's tag in UCX says that it is one of these (bit 62), whether it is a part of a
-//! collective (bit 61), its sender (29 bits) and the tag that the program gave it, or the number of
-//! the collective (32 bits). The last bytes of a program's message, the *label*, say what is in it.
+//! collective (bit 61), its team (16 bits), its sender in the team (17 bits) and the tag that the
+//! program gave it, or the number of the collective (28 bits). The last bytes of a program's message, the *label*, say what is in it.
 
 use super::collective::{decode, encode};
 use super::request::{Pending, Request};
-use super::{Core, World};
+use super::{Core, Team};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Message, Tags};
@@ -21,7 +21,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const MESSAGE: u64 = 1 << 62;
 /// One that is a part of a collective.
 const PART: u64 = 1 << 61;
-const SENDER: u64 = (1 << 29) - 1;
+const TEAM_AT: u32 = 45;
+const SENDER_AT: u32 = 28;
+const SENDER: u64 = (1 << 17) - 1;
+const TAG: u64 = (1 << 28) - 1;
+/// Tags of messages are below this.
+const TAGS: u32 = 1 << 28;
 
 /// Any sender, or any tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,8 +89,8 @@ pub struct Envelope {
 impl Envelope {
     fn new(tag: u64, len: usize) -> Self {
         Self {
-            source: usize::try_from(tag >> 32 & SENDER).unwrap_or(usize::MAX),
-            tag: u32::try_from(tag & u64::from(u32::MAX)).unwrap_or(0),
+            source: usize::try_from(tag >> SENDER_AT & SENDER).unwrap_or(usize::MAX),
+            tag: u32::try_from(tag & TAG).unwrap_or(0),
             bytes: len.saturating_sub(LABEL),
         }
     }
@@ -177,15 +182,17 @@ pub(super) fn values_of<T: Element>(content: &[u8]) -> Result<Vec<T>> {
     element::vec_from_bits(bits)
 }
 
-impl World {
+impl Team {
     /// Sends `values` to rank `to` under `tag`; `to` may be this rank itself.
     ///
     /// Returns when `values` may be used again. A large message may wait until it is received.
     /// Messages from one rank to another with one tag are received in the order in which they were
     /// sent.
     ///
+    /// Tags are below 2²⁸.
+    ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is no such rank; [`ErrorKind::PeerFailed`],
+    /// [`ErrorKind::InvalidArgument`] if there is no such rank or tag; [`ErrorKind::PeerFailed`],
     /// [`ErrorKind::Timeout`], [`ErrorKind::Ucx`].
     #[doc(alias = "ucp_tag_send_nbx")]
     pub fn send<T: Element>(&self, to: usize, tag: u32, values: &[T]) -> Result<()> {
@@ -197,16 +204,16 @@ impl World {
     /// is received.
     ///
     /// # Errors
-    /// As [`World::send`].
+    /// As [`Team::send`].
     pub fn isend<T: Element>(&self, to: usize, tag: u32, values: &[T]) -> Result<Request<'_, ()>> {
         let content = bytemuck::cast_slice(values);
         self.core.post(to, tag, content, label_of_elements::<T>())
     }
 
-    /// Sends any serde type; see [`World::send`].
+    /// Sends any serde type; see [`Team::send`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if it cannot be encoded; else as [`World::send`].
+    /// [`ErrorKind::InvalidArgument`] if it cannot be encoded; else as [`Team::send`].
     pub fn send_obj<T: Serialize>(&self, to: usize, tag: u32, object: &T) -> Result<()> {
         self.core
             .post(to, tag, &encode(object)?, label_of_objects())?
@@ -246,11 +253,11 @@ impl World {
         Ok((values_of(content)?, envelope))
     }
 
-    /// Receives a message into `to`, which must have its length. As [`World::recv`].
+    /// Receives a message into `to`, which must have its length. As [`Team::recv`].
     ///
     /// # Errors
     /// [`ErrorKind::Mismatch`] if the lengths differ: the message is lost then; else as
-    /// [`World::recv`].
+    /// [`Team::recv`].
     pub fn recv_into<T: Element>(
         &self,
         from: impl Into<Source>,
@@ -275,10 +282,10 @@ impl World {
         Ok(envelope)
     }
 
-    /// Receives an object that [`World::send_obj`] has sent. As [`World::recv`].
+    /// Receives an object that [`Team::send_obj`] has sent. As [`Team::recv`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if it cannot be decoded as `T`; else as [`World::recv`].
+    /// [`ErrorKind::InvalidArgument`] if it cannot be decoded as `T`; else as [`Team::recv`].
     pub fn recv_obj<T: DeserializeOwned>(
         &self,
         from: impl Into<Source>,
@@ -293,7 +300,7 @@ impl World {
     /// for or looked at first gets it.
     ///
     /// # Errors
-    /// As [`World::recv`], most of them when it is waited for.
+    /// As [`Team::recv`], most of them when it is waited for.
     pub fn irecv<T: Element>(
         &self,
         from: impl Into<Source>,
@@ -314,7 +321,7 @@ impl World {
     /// with `tag`.
     ///
     /// # Errors
-    /// As [`World::send`] and [`World::recv`].
+    /// As [`Team::send`] and [`Team::recv`].
     pub fn sendrecv<T: Element>(
         &self,
         to: usize,
@@ -328,10 +335,10 @@ impl World {
         Ok(received)
     }
 
-    /// Waits for a message that [`World::recv`] would receive; it stays where it is.
+    /// Waits for a message that [`Team::recv`] would receive; it stays where it is.
     ///
     /// # Errors
-    /// As [`World::recv`].
+    /// As [`Team::recv`].
     #[doc(alias = "ucp_tag_probe_nb")]
     pub fn probe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Envelope> {
         let (from, tag) = (from.into(), tag.into());
@@ -345,10 +352,10 @@ impl World {
         Ok(Envelope::new(tag, len))
     }
 
-    /// Whether there is a message that [`World::recv`] would receive at once. Does not wait.
+    /// Whether there is a message that [`Team::recv`] would receive at once. Does not wait.
     ///
     /// # Errors
-    /// As [`World::recv`].
+    /// As [`Team::recv`].
     pub fn iprobe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Envelope>> {
         let tags = self.core.tags(from.into(), tag.into())?;
         self.core.check()?;
@@ -440,7 +447,8 @@ impl Core {
         let mut bytes = Vec::with_capacity(content.len() + LABEL);
         bytes.extend_from_slice(content);
         bytes.extend_from_slice(&label);
-        let tag = MESSAGE | (self.rank as u64 & SENDER) << 32 | u64::from(tag);
+        check_tag(tag)?;
+        let tag = MESSAGE | self.from(self.rank) | u64::from(tag);
         if to == self.rank {
             self.to_self.lock().push_back((tag, bytes));
             // A thread of this rank may sleep while it waits for it.
@@ -469,7 +477,7 @@ impl Core {
         bytes: Vec<u8>,
     ) -> Result<Request<'_, ()>> {
         let endpoint = self.peers.for_messages(to)?;
-        let tag = MESSAGE | PART | (self.rank as u64 & SENDER) << 32 | u64::from(part);
+        let tag = MESSAGE | PART | self.from(self.rank) | (u64::from(part) & TAG);
         let message = self
             .worker
             .post_send(endpoint, tag, bytes)
@@ -480,7 +488,7 @@ impl Core {
     /// Receives the part that rank `from` has sent.
     pub(super) fn receive_part(&self, from: usize, part: u32) -> Result<Vec<u8>> {
         let tags = Tags {
-            tag: MESSAGE | PART | (from as u64 & SENDER) << 32 | u64::from(part),
+            tag: MESSAGE | PART | self.from(from) | (u64::from(part) & TAG),
             mask: u64::MAX,
         };
         let part = self.receive_tags(tags);
@@ -515,19 +523,25 @@ impl Core {
     fn tags(&self, from: Source, tag: Tag) -> Result<Tags> {
         // What it is in any case.
         let mut tags = Tags {
-            tag: MESSAGE,
-            mask: 1 << 63 | MESSAGE | PART,
+            tag: MESSAGE | u64::from(self.team) << TEAM_AT,
+            mask: !(SENDER << SENDER_AT | TAG),
         };
         if let Source::Rank(rank) = from {
             self.check_rank("receive from", rank)?;
-            tags.tag |= (rank as u64 & SENDER) << 32;
-            tags.mask |= SENDER << 32;
+            tags.tag = MESSAGE | self.from(rank);
+            tags.mask |= SENDER << SENDER_AT;
         }
         if let Tag::Is(tag) = tag {
+            check_tag(tag)?;
             tags.tag |= u64::from(tag);
-            tags.mask |= u64::from(u32::MAX);
+            tags.mask |= TAG;
         }
         Ok(tags)
+    }
+
+    /// The team and the sender in a tag.
+    fn from(&self, rank: usize) -> u64 {
+        u64::from(self.team) << TEAM_AT | (rank as u64 & SENDER) << SENDER_AT
     }
 
     fn check_rank(&self, doing: &str, rank: usize) -> Result<()> {
@@ -553,6 +567,16 @@ impl Core {
             Source::Any => error,
         }
     }
+}
+
+fn check_tag(tag: u32) -> Result<()> {
+    if tag < TAGS {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        format!("tag {tag}: tags are below {TAGS}"),
+    ))
 }
 
 impl fmt::Display for Source {

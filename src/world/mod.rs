@@ -18,11 +18,13 @@ mod request;
 mod room;
 mod segment;
 mod signature;
+mod team;
 mod thread;
 
 pub use collective::Ragged;
 pub use messages::{Any, Envelope, Source, Tag};
 pub use request::Request;
+pub use team::{Grid, Team};
 
 pub(crate) use ask::{Asks, MemoryName, Places, Run, Work};
 pub(crate) use graves::{Grave, unmap};
@@ -43,6 +45,7 @@ use peers::Nodes;
 use pool::Pool;
 use progress::Service;
 use std::fmt;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,19 +69,22 @@ pub struct World {
     /// Serves this rank's memory where peers cannot map it. Stops first.
     service: Option<Service>,
     launcher: Option<Launcher>,
-    core: Arc<Core>,
+    /// All ranks.
+    team: Team,
     /// Whether the job has been told how this rank ended.
     ended: AtomicBool,
 }
 
-/// What arrays hold on to. It lives until the last of them is gone, if they outlive the world.
+/// One team as a rank sees it; what arrays hold on to. It lives until the last of them is gone, if
+/// they outlive the world.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) rank: usize,
     pub(crate) size: usize,
+    /// The team's number, the same on all its ranks; 0 is the world.
+    team: u32,
+    job: Arc<Job>,
     next_array: AtomicU64,
-    /// Of the next request to an owner.
-    next_ticket: AtomicU64,
     /// Of collectives whose parts travel from rank to rank.
     next_part: AtomicU32,
     unsettled: ask::Unsettled,
@@ -93,7 +99,7 @@ pub(crate) struct Core {
     /// What peers may ask for; None where all memory is mapped.
     served: Option<Arc<Served>>,
     engine: Engine,
-    peers: Arc<Peers>,
+    peers: Peers,
     nodes: Arc<Nodes>,
     /// Ranks that run on this machine, whether they can share memory or not.
     neighbours: Vec<usize>,
@@ -101,6 +107,15 @@ pub(crate) struct Core {
     worker: Worker,
     context: Context,
     transports: Option<String>,
+}
+
+/// What all teams of a process have in common, beside UCX's objects.
+#[derive(Debug)]
+struct Job {
+    /// Of the next request to an owner.
+    next_ticket: AtomicU64,
+    /// A number that no team of this process has.
+    next_team: AtomicU32,
 }
 
 impl World {
@@ -162,33 +177,6 @@ impl World {
         bootstrap::start()
     }
 
-    /// This rank: from 0 to [`size`](World::size)` - 1`.
-    #[must_use]
-    pub fn rank(&self) -> usize {
-        self.core.rank
-    }
-
-    /// Number of ranks.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.core.size
-    }
-
-    /// The ranks that share this rank's memory, itself included, ascending.
-    #[must_use]
-    pub fn node_ranks(&self) -> &[usize] {
-        self.core.nodes.mine()
-    }
-
-    /// Waits until everything this rank has written to arrays is in its place. One-sided.
-    ///
-    /// # Errors
-    /// [`ErrorKind::PeerFailed`](crate::ErrorKind::PeerFailed),
-    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) or [`ErrorKind::Ucx`](crate::ErrorKind::Ucx).
-    pub fn flush(&self) -> Result<()> {
-        self.core.flush()
-    }
-
     /// Ends the whole job now: all ranks, with exit code `code` and `message` on standard error.
     /// One-sided.
     pub fn abort(&self, code: i32, message: &str) -> ! {
@@ -208,7 +196,7 @@ impl World {
             .core
             .barrier(&Signature::new(Call::Finish))
             .and_then(|()| match &self.launcher {
-                Some(launcher) => launcher.leave(&self.core.limits),
+                Some(launcher) => launcher.leave(&self.team.core.limits),
                 None => Ok(()),
             });
         if let Err(error) = &left {
@@ -223,7 +211,7 @@ impl World {
         let until = Instant::now() + Duration::from_millis(300);
         while self.launcher.is_some()
             && ucx_has_failed()
-            && self.core.limits.check().is_ok()
+            && self.team.core.limits.check().is_ok()
             && Instant::now() < until
         {
             std::thread::sleep(Duration::from_millis(5));
@@ -238,22 +226,26 @@ impl World {
     }
 
     fn tell(&self, code: i32, message: &str) {
-        self.core.limits.close();
+        self.team.core.limits.close();
         // Peers may be dead: nothing is taken down in order any more.
-        self.core.worker.end();
+        self.team.core.worker.end();
         if let Some(launcher) = &self.launcher {
             launcher.failed(code, message);
         }
     }
+}
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+impl Deref for World {
+    type Target = Team;
+
+    fn deref(&self) -> &Team {
+        &self.team
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        if self.core.context.is_forked() {
+        if self.team.core.context.is_forked() {
             return; // The parent's to leave.
         }
         if std::thread::panicking() {
@@ -261,10 +253,10 @@ impl Drop for World {
         }
         // An error has been told to the launcher, and there is nobody else to tell.
         let _ = self.finish();
-        if self.core.nodes.count() > 1 {
-            self.core.worker.end();
+        if self.team.core.nodes.count() > 1 {
+            self.team.core.worker.end();
         }
-        self.core.limits.close();
+        self.team.core.limits.close();
         if let Some(launcher) = &self.launcher {
             launcher.close();
         }
@@ -339,7 +331,13 @@ impl Core {
 
     /// The number of the next array. Called in a collective, so it is the same on all ranks.
     pub(crate) fn next_array(&self) -> u64 {
-        self.next_array.fetch_add(1, Ordering::Relaxed)
+        // Those of teams do not meet.
+        u64::from(self.team) << 40 | self.next_array.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// This rank's number in the world.
+    fn world_rank(&self) -> usize {
+        self.peers.world_rank(self.rank)
     }
 
     /// Whether this machine has room for arrays: see [`room::Room::check`].

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Endpoint, Worker, WorkerAddress};
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Which ranks share memory with which: found out once, at the start.
 #[derive(Debug)]
@@ -59,17 +59,31 @@ impl Nodes {
         self.my_place
     }
 
+    /// The node of `rank`.
+    pub(crate) fn node_of(&self, rank: usize) -> usize {
+        let has = |members: &Vec<usize>| members.binary_search(&rank).is_ok();
+        self.members.iter().position(has).unwrap_or(0)
+    }
+
     pub(crate) fn leader_of(&self, node: usize) -> usize {
         self.members[node][0]
     }
 }
 
-/// Addresses of all ranks, kept packed, and the endpoints made so far.
+/// The other ranks of a team, as it numbers them.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers {
+    all: Arc<Endpoints>,
+    /// By rank in the team: the rank in the world. None for the world itself.
+    members: Option<Arc<[usize]>>,
+}
+
+/// Addresses of all ranks of the job, kept packed, and the endpoints made so far.
 ///
 /// There is never more than one endpoint from a worker to another: UCX 1.13 sends large messages
 /// to the first one even if it was closed, and they are lost.
 #[derive(Debug)]
-pub(crate) struct Peers {
+struct Endpoints {
     worker: Worker,
     /// Where a rank receives messages: its main worker, progressed when it communicates.
     messages: Vec<Lazy>,
@@ -100,33 +114,60 @@ impl Lazy {
 impl Peers {
     pub(super) fn new(worker: Worker, messages: Vec<Vec<u8>>) -> Self {
         Self {
-            worker,
-            messages: Lazy::list(messages),
-            service: OnceLock::new(),
-            making: Mutex::default(),
+            all: Arc::new(Endpoints {
+                worker,
+                messages: Lazy::list(messages),
+                service: OnceLock::new(),
+                making: Mutex::default(),
+            }),
+            members: None,
+        }
+    }
+
+    /// Some of them, by their ranks here.
+    pub(super) fn of_team(&self, ranks: &[usize]) -> Self {
+        Self {
+            all: self.all.clone(),
+            members: Some(ranks.iter().map(|&rank| self.world_rank(rank)).collect()),
+        }
+    }
+
+    /// A rank's number in the world.
+    pub(crate) fn world_rank(&self, rank: usize) -> usize {
+        self.members.as_ref().map_or(rank, |members| members[rank])
+    }
+
+    /// The rank that has this number in the world, if it is one of these.
+    pub(crate) fn rank_of(&self, world_rank: usize) -> Option<usize> {
+        match &self.members {
+            Some(members) => members.iter().position(|&member| member == world_rank),
+            None => (world_rank < self.all.messages.len()).then_some(world_rank),
         }
     }
 
     /// From now on memory is reached at these addresses.
     pub(super) fn serve_at(&self, addresses: Vec<Vec<u8>>) {
-        self.service.get_or_init(|| Lazy::list(addresses));
+        self.all.service.get_or_init(|| Lazy::list(addresses));
     }
 
     pub(crate) fn worker(&self) -> &Worker {
-        &self.worker
+        &self.all.worker
     }
 
     /// The endpoint for messages to `rank`.
     pub(crate) fn for_messages(&self, rank: usize) -> Result<&Endpoint> {
-        self.endpoint(&self.messages[rank], rank)
+        self.all
+            .endpoint(&self.all.messages[self.world_rank(rank)], rank)
     }
 
     /// The endpoint for access to memory of `rank`.
     pub(crate) fn for_memory(&self, rank: usize) -> Result<&Endpoint> {
-        let places = self.service.get().unwrap_or(&self.messages);
-        self.endpoint(&places[rank], rank)
+        let places = self.all.service.get().unwrap_or(&self.all.messages);
+        self.all.endpoint(&places[self.world_rank(rank)], rank)
     }
+}
 
+impl Endpoints {
     fn endpoint<'a>(&self, lazy: &'a Lazy, rank: usize) -> Result<&'a Endpoint> {
         if let Some(endpoint) = lazy.endpoint.get() {
             return Ok(endpoint);

@@ -5,7 +5,7 @@
 
 use super::Core;
 #[cfg(doc)]
-use super::World;
+use super::{Team, World};
 use crate::error::{Error, ErrorKind, Result};
 use std::fmt;
 use std::future::Future;
@@ -14,14 +14,14 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// An operation that is under way, and its result: made by
-/// [`GlobalArray::get_async`](crate::GlobalArray::get_async), [`World::isend`] and their like.
+/// [`GlobalArray::get_async`](crate::GlobalArray::get_async), [`Team::isend`] and their like.
 ///
 /// What is done before it is done may come before it or after it, also for the same element.
 ///
 /// Any number may be outstanding, and they may be waited for in any order. Dropping or forgetting
 /// one is harmless: the operation goes on, its result is lost.
 ///
-/// It is a [`Future`], too. No executor is needed: [`World::block_on`] runs one. Under another
+/// It is a [`Future`], too. No executor is needed: [`Team::block_on`] runs one. Under another
 /// executor it is polled again and again until it is done.
 #[must_use = "the result is inside: call wait()"]
 pub struct Request<'a, R> {

@@ -152,7 +152,7 @@ pub(crate) fn meet<T: Element>(core: &Core, what: &Memory<'_>, new: bool) -> Res
 
 impl Core {
     /// All ranks' `item`, by rank. Collective.
-    fn gather<T: Serialize + DeserializeOwned>(
+    pub(super) fn gather<T: Serialize + DeserializeOwned>(
         &self,
         signature: &Signature,
         item: &T,

@@ -20,6 +20,7 @@ pub(crate) enum Call {
     Scatter,
     AllToAll,
     ReduceScatter,
+    Split,
     NewArray,
     FromLocal,
     Read,
@@ -34,7 +35,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Barrier,
         Self::Broadcast,
         Self::AllGather,
@@ -45,6 +46,7 @@ impl Call {
         Self::Scatter,
         Self::AllToAll,
         Self::ReduceScatter,
+        Self::Split,
         Self::NewArray,
         Self::FromLocal,
         Self::Read,
@@ -139,6 +141,7 @@ impl fmt::Display for Signature {
             Call::Scatter => write!(f, "scatter from rank {}", self.detail),
             Call::AllToAll => write!(f, "all_to_all"),
             Call::ReduceScatter => write!(f, "reduce_scatter of {count} elements"),
+            Call::Split => write!(f, "split into teams"),
             Call::NewArray => write!(f, "creation of an array of {count} elements"),
             Call::FromLocal => write!(f, "GlobalArray::from_local"),
             Call::Read => write!(f, "read() of array {count}"),

@@ -170,11 +170,11 @@ impl Asks {
         let worker = peers.worker();
         let owner = peers.for_memory(rank)?;
         worker.settle(owner)?;
-        let ticket = self.core.next_ticket.fetch_add(1, Ordering::Relaxed) & !(1 << 63);
+        let ticket = self.core.job.next_ticket.fetch_add(1, Ordering::Relaxed) & !(1 << 63);
         let limit = len.max(wire::TEXT) + 1;
         // First: the answer is never early.
         let answer = worker.post_receive(wire::answer_tag(ticket), limit)?;
-        let sent = worker.post_send(owner, self.core.rank as u64, request(ticket));
+        let sent = worker.post_send(owner, self.core.world_rank() as u64, request(ticket));
         if let Err(error) = sent {
             answer.cancel();
             return Err(during(rank, error));

@@ -10,13 +10,13 @@ pub use ragged::Ragged;
 use super::engine::Combine;
 use super::node::{RESULT, SLOT};
 use super::signature::{Call, Signature};
-use super::{Core, World};
+use super::{Core, Team};
 use crate::element::{Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-impl World {
+impl Team {
     /// Waits until all ranks have called it. Everything written to arrays before, by any rank,
     /// is in its place and visible to all ranks afterwards.
     ///
@@ -25,7 +25,7 @@ impl World {
     /// # Errors
     /// [`ErrorKind::Mismatch`] on all ranks if some called another collective;
     /// [`ErrorKind::Timeout`] naming ranks that did not come within the
-    /// [time limit](World#time-limit); [`ErrorKind::PeerFailed`].
+    /// [time limit](crate::World#time-limit); [`ErrorKind::PeerFailed`].
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         self.core.barrier(&Signature::new(Call::Barrier))
@@ -33,10 +33,10 @@ impl World {
 
     /// The `value` of rank `root`, on all ranks; other ranks' values are ignored.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`World::barrier`].
+    /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`Team::barrier`].
     #[track_caller]
     pub fn broadcast<T: Element>(&self, root: usize, value: T) -> Result<T> {
         let mut one = [value];
@@ -46,10 +46,10 @@ impl World {
 
     /// Fills `values` on all ranks with those of rank `root`. Lengths must agree.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::broadcast`]. On error `values` is unchanged or partly filled, each element whole.
+    /// As [`Team::broadcast`]. On error `values` is unchanged or partly filled, each element whole.
     #[track_caller]
     pub fn broadcast_slice<T: Element>(&self, root: usize, values: &mut [T]) -> Result<()> {
         let core = &self.core;
@@ -70,11 +70,11 @@ impl World {
 
     /// The `object` of rank `root`, on all ranks; what others give is ignored. Any serde type.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] on all ranks if `root` gives none, if there is no such root,
-    /// or if it cannot be encoded or decoded; else as [`World::barrier`].
+    /// or if it cannot be encoded or decoded; else as [`Team::barrier`].
     #[track_caller]
     pub fn broadcast_obj<T: Serialize + DeserializeOwned>(
         &self,
@@ -115,10 +115,10 @@ impl World {
 
     /// Every rank's `value`, by rank.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn all_gather<T: Element>(&self, value: T) -> Result<Vec<T>> {
         self.all_gather_slice(&[value])
@@ -126,10 +126,10 @@ impl World {
 
     /// Every rank's `values`, one after another by rank. Lengths must agree.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn all_gather_slice<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         let signature = Signature::new(Call::AllGather)
@@ -143,10 +143,10 @@ impl World {
 
     /// Every rank's `object`, by rank: any serde type, of any encoded size.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded; else as [`World::barrier`].
+    /// [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded; else as [`Team::barrier`].
     #[track_caller]
     pub fn all_gather_obj<T: Serialize + DeserializeOwned>(&self, object: &T) -> Result<Vec<T>> {
         let signature = Signature::new(Call::AllGather).detail(1);

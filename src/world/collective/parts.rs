@@ -8,17 +8,17 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operator::Combine;
 use crate::world::messages::{bytes_of, values_of};
-use crate::world::{Call, Core, Signature, World};
+use crate::world::{Call, Core, Signature, Team};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-impl World {
+impl Team {
     /// Every rank's `values` on rank `root`, by rank; lengths may differ. None on other ranks.
     ///
     /// Collective.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`World::barrier`].
+    /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`Team::barrier`].
     #[track_caller]
     pub fn gather<T: Element>(&self, root: usize, values: &[T]) -> Result<Option<Ragged<T>>> {
         self.core.check_root("gather", root)?;
@@ -32,7 +32,7 @@ impl World {
     /// Collective.
     ///
     /// # Errors
-    /// As [`World::gather`]; [`ErrorKind::InvalidArgument`] if one cannot be encoded or decoded.
+    /// As [`Team::gather`]; [`ErrorKind::InvalidArgument`] if one cannot be encoded or decoded.
     #[track_caller]
     pub fn gather_obj<T: Serialize + DeserializeOwned>(
         &self,
@@ -48,10 +48,10 @@ impl World {
 
     /// Every rank's `values`, by rank, on all ranks; lengths may differ.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn all_gather_ragged<T: Element>(&self, values: &[T]) -> Result<Ragged<T>> {
         let signature = Signature::new(Call::AllGather).detail(2).element::<T>();
@@ -69,7 +69,7 @@ impl World {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is no such root, and on all ranks if it gives no
-    /// rows or not one for each rank; else as [`World::barrier`].
+    /// rows or not one for each rank; else as [`Team::barrier`].
     #[track_caller]
     pub fn scatter<T: Element>(&self, root: usize, rows: Option<&Ragged<T>>) -> Result<Vec<T>> {
         self.core.check_root("scatter", root)?;
@@ -78,10 +78,10 @@ impl World {
         values_of(&self.core.scatter_parts(&signature, root, rows)?)
     }
 
-    /// This rank's object of those that rank `root` gives, as [`World::scatter`].
+    /// This rank's object of those that rank `root` gives, as [`Team::scatter`].
     ///
     /// # Errors
-    /// As [`World::scatter`]; [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded.
+    /// As [`Team::scatter`]; [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded.
     #[track_caller]
     pub fn scatter_obj<T: Serialize + DeserializeOwned>(
         &self,
@@ -102,7 +102,7 @@ impl World {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] on all ranks if `values` cannot be divided; else as
-    /// [`World::barrier`].
+    /// [`Team::barrier`].
     #[track_caller]
     pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         let size = self.core.size;
@@ -130,7 +130,7 @@ impl World {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is not one row for each rank, after the other ranks
-    /// were given empty ones; else as [`World::barrier`].
+    /// were given empty ones; else as [`Team::barrier`].
     #[track_caller]
     pub fn all_to_all_ragged<T: Element>(&self, rows: &Ragged<T>) -> Result<Ragged<T>> {
         let signature = Signature::new(Call::AllToAll)
@@ -156,10 +156,10 @@ impl World {
     /// The values of all ranks combined by `op`, element by element; this rank gets its part of the
     /// result, as [`Dist::Block`](crate::Dist::Block) divides it. Lengths must agree.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: impl Combine<T>) -> Result<Vec<T>> {
         let mut all = values.to_vec();

@@ -6,16 +6,16 @@ use crate::error::Result;
 use crate::operator::{Combine, Number, Op};
 use crate::world::engine;
 use crate::world::node::SLOT;
-use crate::world::{Call, Signature, World};
+use crate::world::{Call, Signature, Team};
 
-impl World {
+impl Team {
     /// The values of all ranks combined by `op`: an [`Op`], a [`BitOp`](crate::BitOp), or a
     /// function, which must be associative and is applied in rank order. The same bits on all ranks.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn all_reduce<T: Element>(&self, value: T, op: impl Combine<T>) -> Result<T> {
         let mut one = [value];
@@ -24,10 +24,10 @@ impl World {
     }
 
     /// Element by element, the values of all ranks combined by `op`; the same bits on all ranks.
-    /// Lengths must agree. As [`World::all_reduce`].
+    /// Lengths must agree. As [`Team::all_reduce`].
     ///
     /// # Errors
-    /// As [`World::barrier`]. On error `values` is unchanged or partly combined, each element whole.
+    /// As [`Team::barrier`]. On error `values` is unchanged or partly combined, each element whole.
     #[track_caller]
     pub fn all_reduce_slice<T: Element>(
         &self,
@@ -66,10 +66,10 @@ impl World {
     }
 
     /// The values of all ranks combined by `op`, on rank `root`; None on others. As
-    /// [`World::all_reduce`].
+    /// [`Team::all_reduce`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`World::barrier`].
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there is no such root; else as [`Team::barrier`].
     #[track_caller]
     pub fn reduce<T: Element>(
         &self,
@@ -84,10 +84,10 @@ impl World {
 
     /// The values of this rank and of all before it combined by `op`, in rank order.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn scan<T: Element>(&self, value: T, op: impl Combine<T>) -> Result<T> {
         let mut one = [value];
@@ -96,10 +96,10 @@ impl World {
     }
 
     /// Element by element, the values of this rank and of all before it combined by `op`, in rank
-    /// order. Lengths must agree. As [`World::scan`].
+    /// order. Lengths must agree. As [`Team::scan`].
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn scan_slice<T: Element>(&self, values: &mut [T], op: impl Combine<T>) -> Result<()> {
         let signature = signature::<T>(Call::Scan, &op, values.len());
@@ -112,10 +112,10 @@ impl World {
 
     /// The values of all ranks before this one combined by `op`, in rank order; None on rank 0.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn exscan<T: Element>(&self, value: T, op: impl Combine<T>) -> Result<Option<T>> {
         let signature = signature::<T>(Call::Scan, &op, usize::MAX);
@@ -152,10 +152,10 @@ impl World {
     /// The smallest value of all ranks, and the lowest rank that has it. As [`Op::Min`]: a NaN is
     /// smaller than anything.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn arg_min<T: Number>(&self, value: T) -> Result<(T, usize)> {
         self.arg(value, Op::Min)
@@ -164,10 +164,10 @@ impl World {
     /// The largest value of all ranks, and the lowest rank that has it. As [`Op::Max`]: a NaN is
     /// larger than anything.
     ///
-    /// Collective, and a [barrier](World::barrier).
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// As [`Team::barrier`].
     #[track_caller]
     pub fn arg_max<T: Number>(&self, value: T) -> Result<(T, usize)> {
         self.arg(value, Op::Max)
