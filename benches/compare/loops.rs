@@ -103,6 +103,17 @@ pub(crate) fn get_cached<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u
     Ok(sum)
 }
 
+/// [`get_cached`] by any way to word `k`: those of other layouts.
+#[inline(never)]
+pub(crate) fn get_by(n: usize, mut x: u64, get: impl Fn(usize) -> Result<u64>) -> Result<u64> {
+    let mut sum = 0_u64;
+    for _ in 0..n {
+        x = x.wrapping_add(GOLDEN);
+        sum = sum.wrapping_add(get((x >> 55) as usize)?);
+    }
+    Ok(sum)
+}
+
 #[inline(never)]
 pub(crate) fn get_chain_cached<M: Memory>(memory: M, n: usize, mut x: u64) -> Result<u64> {
     let mut value = 0_u64;

@@ -83,7 +83,7 @@ const PARTS: &[Part] = &[
         name: "memory",
         ranks: 2,
         transport: Transport::SharedMemory,
-        sections: &["element", "bulk"],
+        sections: &["element", "layouts", "bulk"],
         rivals: &["plain-c", "openshmem", "openmpi", "mpich"],
     },
     Part {

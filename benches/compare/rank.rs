@@ -5,7 +5,7 @@ use crate::batches::{Batches, SEED, median, nanoseconds, together};
 use crate::limits::{Flags, Segment};
 use crate::loops::{self, Memory, Shard, WORDS, content, xorshift};
 use crate::{batch, stencil, steps};
-use pgas::{GlobalArray, Result, World};
+use pgas::{Dist, GlobalArray, Result, World};
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ pub(crate) fn run(words: &[String]) -> crate::Result<()> {
         for section in sections {
             match section.as_str() {
                 "element" => element(world, batches)?,
+                "layouts" => layouts(world, batches)?,
                 "bulk" => bulk(world, batches)?,
                 "network" => network(world, batches)?,
                 "busy" => busy(world)?,
@@ -108,6 +109,45 @@ fn element(world: &World, batches: Batches) -> Result<()> {
             get_cached: "get_instructions",
             put_cached: "put_instructions",
             fetch_add_cached: "fetch_add_instructions"
+        );
+    }
+    world.barrier()
+}
+
+/// Layouts that are not one dimension in blocks: 512 words of the other rank in a matrix, and in
+/// an array dealt out in turn.
+fn layouts(world: &World, batches: Batches) -> Result<()> {
+    let plane = GlobalArray::<u64, 2>::from_fn(world, [32, 32], |[i, j]| content(i % 16 * 32 + j))?;
+    let cyclic = GlobalArray::<u64>::builder(world, 1024)
+        .dist([Dist::Cyclic])
+        .from_fn(|index| content(index / 2))?;
+    let segment = Segment::create(world, 1, WORDS * 8)?;
+    if world.rank() == 1 {
+        (0..512).try_for_each(|index| segment.words().put(index, content(index)))?;
+    }
+    world.barrier()?;
+    if world.rank() == 0 {
+        let plain = segment.words();
+        let in_plane = |k: usize| plane.get([16 + k / 32, k % 32]);
+        let in_cyclic = |k: usize| cyclic.get(2 * k + 1);
+        let in_plain = |k: usize| plain.get(k);
+        macro_rules! figures {
+            ($($get:ident: $time:literal $count:literal),*) => {$(
+                let (a, b) = batches.pair(
+                    |n, seed| loops::get_by(n, seed, $get),
+                    |n, seed| loops::get_by(n, seed, in_plain),
+                )?;
+                println!("figure {} {a} {b}", $time);
+                let a = steps::per_round(|n| loops::get_by(n, SEED, $get))?;
+                let b = steps::per_round(|n| loops::get_by(n, SEED, in_plain))?;
+                if let (Some(a), Some(b)) = (a, b) {
+                    println!("figure {} {a} {b}", $count);
+                }
+            )*};
+        }
+        figures!(
+            in_plane: "get_plane" "get_plane_instructions",
+            in_cyclic: "get_cyclic" "get_cyclic_instructions"
         );
     }
     world.barrier()

@@ -50,7 +50,11 @@ impl Pair {
             to_owner: Some(to_owner),
             user,
             owner_context,
-            mapped: transports.contains("posix"),
+            // What the environment says goes before what is asked for here.
+            mapped: std::env::var("UCX_TLS").map_or_else(
+                |_| transports.contains("posix"),
+                |transports| transports.contains("posix"),
+            ),
             stop,
             asleep,
             helper: Some(helper),

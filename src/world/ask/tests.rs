@@ -4,7 +4,7 @@ use super::{Asks, MemoryName, Places, Run, Work};
 use crate::atomic::AtomicOp;
 use crate::element::Element;
 use crate::error::{ErrorKind, Result};
-use crate::testing::{Ranks, on_ranks};
+use crate::testing::Ranks;
 use crate::window::Window;
 use crate::world::{Memory, World};
 use std::time::{Duration, Instant};
@@ -123,7 +123,7 @@ fn huge_elements() {
 
 #[test]
 fn nothing_is_asked_where_all_memory_is_mapped() {
-    on_ranks(2, |world| {
+    Ranks::new(2).env("UCX_TLS", "posix,self").run(|world| {
         let window = window::<u64>(world, 4)?;
         let name = window.name::<u64>();
         let mut asks = Asks::new(world.core());
