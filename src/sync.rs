@@ -175,7 +175,8 @@ impl Signals {
                     // SAFETY: the word of a mapped element, aligned, accessed by atomics.
                     let word = unsafe { AtomicU32::from_ptr(word.cast()) };
                     self.words.fetch_add([rank, 2 * first + 1], 1)?;
-                    let seen = word.load(std::sync::atomic::Ordering::SeqCst);
+                    // The half of the signal that the kernel compares.
+                    let seen = lower_half(self.get(first)?);
                     let found = look();
                     if found.is_none() {
                         sleep_on(word, seen, nap);
@@ -225,6 +226,17 @@ impl Signals {
             self.core.rank
         ))
     }
+}
+
+/// Where a processor has the lower half of a word first.
+fn lower_half(value: u64) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "one half")]
+    let half = if cfg!(target_endian = "little") {
+        value as u32
+    } else {
+        (value >> 32) as u32
+    };
+    half
 }
 
 impl fmt::Debug for Signals {
@@ -289,8 +301,12 @@ impl Counter {
             if done {
                 return None;
             }
+            // Never more than there is, so that the counter does not come round.
+            let size = size.min(total.max(1));
             match self.next(size) {
-                Ok(start) if start < total => Some(Ok(start..total.min(start + size))),
+                Ok(start) if start < total => {
+                    Some(Ok(start..total.min(start.saturating_add(size))))
+                }
                 Ok(_) => {
                     done = true;
                     None
@@ -384,7 +400,8 @@ impl GlobalMutexGuard<'_> {
     /// Gives the mutex back; what was put before is in its place.
     ///
     /// # Errors
-    /// As [`Team::flush`].
+    /// As [`Team::flush`]: the mutex is then not given back, as what it protects may not be in its
+    /// place; others who wait for it get [`ErrorKind::Timeout`].
     pub fn unlock(mut self) -> Result<()> {
         self.give_back()
     }

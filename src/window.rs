@@ -271,7 +271,8 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         if !self.closed {
-            self.core.graves().bury(self.id, self.grave());
+            let ranks = self.core.size;
+            self.core.graves().bury(self.id, ranks, self.grave());
         }
     }
 }

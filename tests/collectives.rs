@@ -414,3 +414,51 @@ fn parts_that_do_not_go_together() {
         Ok(())
     });
 }
+
+/// An object that cannot be encoded.
+#[derive(Debug)]
+struct Stubborn(bool);
+
+impl serde::Serialize for Stubborn {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            true => Err(serde::ser::Error::custom("will not")),
+            false => serializer.serialize_u8(7),
+        }
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Stubborn {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <u8 as serde::Deserialize>::deserialize(deserializer).map(|_| Self(false))
+    }
+}
+
+/// What one rank cannot do is an error on all, and nobody waits.
+#[test]
+fn arguments_that_are_wrong_on_one_rank() {
+    on_ranks(3, |world| {
+        let me = world.rank() == 1;
+        let errors = [
+            world.broadcast(if me { 9 } else { 0 }, 1).map(drop),
+            world.gather(if me { 3 } else { 0 }, &[1]).map(drop),
+            world.all_gather_obj(&Stubborn(me)).map(drop),
+            world.gather_obj(0, &Stubborn(me)).map(drop),
+            world.broadcast_obj(1, Some(&Stubborn(me))).map(drop),
+            world
+                .scatter_obj(1, Some(&[Stubborn(me), Stubborn(false), Stubborn(false)]))
+                .map(drop),
+            world.reduce(usize::from(me), 1, Op::Sum).map(drop),
+        ];
+        for (number, result) in errors.into_iter().enumerate() {
+            let error = result.unwrap_err();
+            let kinds = [ErrorKind::InvalidArgument, ErrorKind::Mismatch];
+            assert!(kinds.contains(&error.kind()), "{number}: {error}");
+        }
+        assert_eq!(world.all_reduce(1, Op::Sum)?, 3);
+        // What a rank that is not the root would give is not looked at.
+        let one = world.broadcast_obj(0, Some(&Stubborn(me)))?;
+        assert!(!one.0);
+        Ok(())
+    });
+}

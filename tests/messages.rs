@@ -133,7 +133,7 @@ fn messages_to_itself() {
         let large = vec![7_u64; 1 << 20];
         world.send(me, 1, &large)?;
         world.send(me, 2, &[1_u64])?;
-        world.send_obj(me, 3, &"three")?;
+        world.send_obj(me, 3, &"three".to_string())?;
         assert_eq!(world.probe(me, Any)?.bytes, 8 << 20);
         assert_eq!(world.recv::<u64>(Any, 2)?.0, [1]);
         assert_eq!(world.recv_obj::<String>(me, 3)?.0, "three");
@@ -250,4 +250,38 @@ fn a_sender_that_dies_ends_the_wait() {
         Err(error)
     });
     assert_eq!(outcome.code, 3, "{outcome}");
+}
+
+/// What a rank has under way goes on while it waits for others in something else.
+#[test]
+fn messages_go_on_in_collectives() {
+    on_ranks(3, |world| {
+        let (next, before) = ((world.rank() + 1) % 3, (world.rank() + 2) % 3);
+        let large = vec![world.rank() as u64; 4 << 20];
+        let many = vec![world.rank() as u32; 2_000];
+        let send = world.isend(next, 1, &large)?;
+        let sends: Vec<_> = (0..300)
+            .map(|_| world.isend(next, 2, &many))
+            .collect::<Result<_, _>>()?;
+        if world.rank() == 0 {
+            // Waits for all at the others, which wait for what it has sent.
+            world.barrier()?;
+        }
+        let (values, _) = world.recv::<u64>(before, 1)?;
+        assert!(values.len() == 4 << 20 && values.iter().all(|&v| v == before as u64));
+        for _ in 0..300 {
+            assert_eq!(world.recv::<u32>(before, 2)?.0[..2], [before as u32; 2]);
+        }
+        if world.rank() > 0 {
+            world.barrier()?;
+        }
+        send.wait()?;
+        sends.into_iter().try_for_each(pgas::Request::wait)?;
+        // What nobody waits for arrives before the end, too.
+        drop(world.isend(next, 3, &large)?);
+        if world.rank() == 0 {
+            return Ok(());
+        }
+        world.recv::<u64>(before, 3).map(drop)
+    });
 }

@@ -9,7 +9,7 @@ mod model;
 use model::ghosts::{Cell, Plan, any_edge};
 use model::{Case, Random, indices, row_major};
 use ndarray::Array;
-use pgas::{BitOp, Op, World, span};
+use pgas::{BitOp, GlobalArray, Op, World, span};
 
 /// Tells the worker how many of 4 ranks are on the first node.
 const WORKER: &str = "NODES_WORKER";
@@ -79,6 +79,7 @@ fn worker() {
             elements(world, &mut random)?;
             ghost_cells(world, &mut random)?;
         }
+        teams(world)?;
         println!("worked through");
         Ok::<_, pgas::Error>(())
     });
@@ -87,6 +88,34 @@ fn worker() {
         std::process::exit(1);
     }
     std::process::exit(0);
+}
+
+/// Teams across the nodes, numbered against their order.
+fn teams(world: &World) -> pgas::Result<()> {
+    let rank = world.rank() as i64;
+    for team in [
+        world.split(0, -rank)?,
+        world.split(world.rank() % 2, -rank)?,
+    ] {
+        let (me, size) = (team.rank(), team.size());
+        let all: Vec<usize> = (0..size).map(|r| team.world_rank(r)).collect();
+        assert_eq!(team.all_gather(world.rank())?, all);
+        // In rank order, though the nodes' ranks are not neighbours.
+        let append = |a: [u64; 2], b: [u64; 2]| [a[0] * b[1] + b[0], a[1] * b[1]];
+        let joined = team.all_reduce([me as u64, 10], append)?;
+        let right = (0..size as u64).fold(0, |number, r| number * 10 + r);
+        assert_eq!(joined[0], right);
+        let array = GlobalArray::<u64>::from_fn(&team, 1_000, |index| index as u64)?;
+        let indices: Vec<usize> = (0..2_000).map(|k| k * 7 % 1_000).collect();
+        let right: Vec<u64> = indices.iter().map(|&index| index as u64).collect();
+        assert_eq!(array.gather(&indices)?, right);
+        let next = (me + 1) % size;
+        let (values, _) = team.sendrecv(next, (me + size - 1) % size, 1, &vec![me; 50_000])?;
+        assert_eq!(values[49_999], (me + size - 1) % size);
+        let parts = team.all_to_all(&vec![me; size * 3])?;
+        assert!(parts.iter().enumerate().all(|(k, &r)| r == k / 3));
+    }
+    world.barrier()
 }
 
 /// All operations on many elements; all ranks at once where they commute.

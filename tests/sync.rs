@@ -121,6 +121,15 @@ fn chunks_cover_all_once() {
             counter.reset()?;
         }
         assert!(counter.next(5)? < 20);
+        world.barrier()?;
+        counter.reset()?;
+        // Sizes beyond all there is.
+        let mut drawn = 0;
+        for chunk in counter.chunks(10, 1 << 63) {
+            assert_eq!(chunk?, 0..10);
+            drawn += 1;
+        }
+        assert_eq!(world.all_reduce(drawn, Op::Sum)?, 1);
         Ok(())
     });
 }

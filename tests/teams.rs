@@ -215,6 +215,34 @@ fn teams_disagree_by_themselves() {
     });
 }
 
+/// Divided by two threads at once, teams have numbers of their own.
+#[test]
+fn teams_of_two_threads() {
+    on_ranks(2, |world| {
+        let (a, b) = (world.split(0, 0)?, world.split(0, 0)?);
+        let turn = std::sync::Mutex::new(0);
+        for round in 0..30_u64 {
+            let split = |team: &Team, number: u64| loop {
+                // In one order on all ranks, though not by one thread.
+                let mut turn = turn.lock().unwrap();
+                if *turn == 2 * round + number {
+                    *turn += 1;
+                    return team.split(0, 0).unwrap();
+                }
+            };
+            let (x, y) = std::thread::scope(|scope| {
+                let x = scope.spawn(|| split(&a, 0));
+                let y = scope.spawn(|| split(&b, 1));
+                (x.join().unwrap(), y.join().unwrap())
+            });
+            x.send(1 - x.rank(), 1, &[round])?;
+            assert_eq!(y.iprobe(Any, Any)?, None);
+            assert_eq!(x.recv::<u64>(Any, Any)?.0, [round]);
+        }
+        Ok(())
+    });
+}
+
 /// C29 (f): two teams in opposite order on two ranks is an error in the end, not a hang.
 #[test]
 fn teams_in_opposite_order() {
@@ -237,7 +265,13 @@ fn teams_in_opposite_order() {
 #[test]
 fn many_teams() {
     on_ranks(3, |world| {
+        let mappings =
+            || std::fs::read_to_string("/proc/self/maps").map_or(0, |t| t.lines().count());
+        let mut before = usize::MAX;
         for round in 0..60 {
+            if round == 10 {
+                before = mappings();
+            }
             let team = world.split((world.rank() + round) % 2, 0)?;
             assert_eq!(team.all_reduce(1, Op::Sum)?, team.size());
             let array = GlobalArray::<u16>::new(&team, 100)?;
@@ -246,6 +280,9 @@ fn many_teams() {
                 array.close()?;
             }
         }
+        // What they had in memory goes with them.
+        let after = mappings();
+        assert!(after < before + 12, "{before} mappings became {after}");
         Ok(())
     });
 }

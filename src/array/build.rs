@@ -4,7 +4,7 @@ use super::{ArrayIndex, GlobalArray};
 use crate::dist::{Dist, Layout, Plan};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
-use crate::world::{Call, Signature, Team};
+use crate::world::Team;
 use std::marker::PhantomData;
 
 /// What ghost cells outside the array hold after an exchange.
@@ -119,8 +119,7 @@ impl<'a, T: Element, const D: usize, I: ArrayIndex<D>> Builder<'a, T, D, I> {
         let layout = Layout::new(&self.plan, core.size);
         if layout.is_err() {
             // Others may have a plan that is right: they get a mismatch, and do not wait.
-            let refused = Signature::new(Call::NewArray).count(usize::MAX);
-            let _ = core.barrier(&refused);
+            core.refuse();
         }
         let layout = layout.map_err(|reason| {
             Error::new(

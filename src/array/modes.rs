@@ -115,9 +115,15 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         detail: usize,
         mode: Mode,
     ) -> Result<()> {
-        self.mode.check_open(name)?;
         // What is under way and was forgotten must not touch memory that is borrowed soon.
-        self.window.core().settle()?;
+        let ready = self
+            .mode
+            .check_open(name)
+            .and_then(|()| self.window.core().settle());
+        if let Err(error) = ready {
+            self.window.core().refuse();
+            return Err(error);
+        }
         // Before the barrier: if it fails on this rank only, others may have entered.
         self.mode = mode;
         self.open = 0;

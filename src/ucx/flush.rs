@@ -213,7 +213,8 @@ impl Worker {
         };
         if under_way.is_none() {
             if flushes.is_after(epoch) || !self.is_unflushed() {
-                return Ok(true);
+                // Another thread's flush may have met the failure meanwhile.
+                return flushes.failed_after(epoch).map(|()| true);
             }
             let (flush, live) = self.begin_flush()?;
             drop(live);
@@ -272,10 +273,11 @@ impl PutTicket {
             Some((endpoint, epoch)) => {
                 let worker = endpoint.worker();
                 worker.0.flushes.failed_after(*epoch)?;
-                match worker.0.flushes.is_after(*epoch) {
-                    true => Ok(()),
-                    false => worker.flush(),
+                if !worker.0.flushes.is_after(*epoch) {
+                    worker.flush()?;
                 }
+                // Another thread's flush may have met the failure meanwhile.
+                worker.0.flushes.failed_after(*epoch)
             }
             None => Ok(()),
         }

@@ -9,6 +9,7 @@ use super::worker::{State, Worker, host_param};
 use crate::error::{Error, ErrorKind, Result};
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use ucx_sys as sys;
 
 /// A message that is being sent or received. It owns the buffer that UCX reads or writes;
@@ -58,8 +59,9 @@ impl Message {
             len,
             direction,
         };
-        if matches!(posted, Posted::Done) {
-            this.fill(len.unwrap_or(0));
+        match posted {
+            Posted::Done => this.fill(len.unwrap_or(0)),
+            Posted::InFlight(_) => worker.count_message(),
         }
         this
     }
@@ -127,6 +129,7 @@ impl Message {
             return false;
         }
         state.free(request);
+        state.messages.fetch_sub(1, Ordering::Relaxed);
         let outcome = check(self.call(), status);
         if outcome.is_ok() {
             self.fill(self.len.unwrap_or(len));

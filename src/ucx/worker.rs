@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use ucx_sys as sys;
@@ -41,6 +41,8 @@ pub(super) struct Inner {
     /// Whether a flush has anything to wait for. Changed with `state` locked.
     pub(super) unflushed: AtomicBool,
     pub(super) flushes: Flushes,
+    /// Messages under way, which go on only while this worker is progressed.
+    messages: Arc<AtomicUsize>,
     /// The process is about to end: endpoints are not closed, nor the worker destroyed.
     ending: AtomicBool,
     limits: Arc<Limits>,
@@ -57,6 +59,8 @@ pub(super) struct State {
     in_flight_bytes: usize,
     /// Messages given up while under way, with their buffers: how they end matters to nobody.
     orphans: Vec<InFlight>,
+    /// Messages under way, those given up included.
+    pub(super) messages: Arc<AtomicUsize>,
     /// Endpoints that a flush has to wait for: see [`Unflushed`].
     pub(super) written: Vec<WeakEndpoint>,
     /// The first failure of an operation nobody waited for: the next flush reports it.
@@ -85,12 +89,14 @@ impl Worker {
         let handle = NonNull::new(handle)
             .ok_or_else(|| Error::new(ErrorKind::Ucx, "ucp_worker_create: no worker"))?;
         // From here on a failure must destroy the worker: Inner's drop does.
+        let messages = Arc::new(AtomicUsize::new(0));
         let mut inner = Inner {
             state: Mutex::new(State {
                 handle,
                 in_flight: VecDeque::new(),
                 in_flight_bytes: 0,
                 orphans: Vec::new(),
+                messages: messages.clone(),
                 written: Vec::new(),
                 failure: None,
                 waiters: 0,
@@ -99,6 +105,7 @@ impl Worker {
             limits: limits.clone(),
             unflushed: AtomicBool::new(false),
             flushes: Flushes::default(),
+            messages: messages.clone(),
             ending: AtomicBool::new(false),
             context: context.clone(),
         };
@@ -155,6 +162,23 @@ impl Worker {
     #[doc(alias = "ucp_worker_progress")]
     pub fn progress(&self) -> Result<bool> {
         Ok(self.lock()?.progress())
+    }
+
+    pub(super) fn count_message(&self) {
+        self.0.messages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// For waits for something else than this worker: progresses it if it has messages under way,
+    /// which might wait for this side. Whether it has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`].
+    pub(crate) fn help_messages(&self) -> Result<bool> {
+        if self.0.messages.load(Ordering::Relaxed) == 0 {
+            return Ok(false);
+        }
+        self.progress()?;
+        Ok(true)
     }
 
     /// The longest that a wait for one operation may take before it ends with
@@ -360,13 +384,18 @@ impl State {
                 }
             }
         }
-        if !self.orphans.is_empty() {
-            for orphan in std::mem::take(&mut self.orphans) {
-                match (orphan.posted.test(), orphan.posted) {
-                    (Outcome::Complete(_), Posted::InFlight(request)) => self.free(request),
-                    _ => self.orphans.push(orphan),
+        let mut complete = Vec::new();
+        self.orphans
+            .retain(|orphan| match (orphan.posted.test(), orphan.posted) {
+                (Outcome::Complete(_), Posted::InFlight(request)) => {
+                    complete.push(request);
+                    false
                 }
-            }
+                _ => true,
+            });
+        for request in complete {
+            self.free(request);
+            self.messages.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -188,9 +188,11 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         rank,
         size,
         team: 0,
+        parent: None,
         job: Arc::new(Job {
             next_ticket: AtomicU64::new(0),
             next_team: AtomicU32::new(1),
+            dividing: Mutex::default(),
         }),
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),

@@ -8,6 +8,7 @@ use super::node::{Block, Verdict};
 use super::peers::{Nodes, Peers};
 use super::signature::{Signature, mismatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ucx::MemoryHandle;
 use crate::wait::Limits;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -92,6 +93,11 @@ impl Engine {
         }
     }
 
+    /// The memory of the node's meeting block, on its leader.
+    pub(super) fn block_memory(&self) -> Option<MemoryHandle> {
+        self.block.as_ref().and_then(Block::memory)
+    }
+
     /// Collective. Contributes `mine` and passes the combined bytes to `read`. Everything this
     /// rank wrote to other ranks' memory before is in its place when any rank returns.
     ///
@@ -146,11 +152,16 @@ impl Engine {
     ) -> Result<R> {
         block.arrive(sequence, signature, mine);
         block
-            .wait_release(sequence, &self.limits, |verdict, data| match verdict {
-                Verdict::Good => Ok(read(data)),
-                Verdict::Mismatch => Err(text_error(ErrorKind::Mismatch, data)),
-                Verdict::Failed => Err(text_error(ErrorKind::PeerFailed, data)),
-            })
+            .wait_release(
+                sequence,
+                &self.limits,
+                || self.peers.worker().help_messages(),
+                |verdict, data| match verdict {
+                    Verdict::Good => Ok(read(data)),
+                    Verdict::Mismatch => Err(text_error(ErrorKind::Mismatch, data)),
+                    Verdict::Failed => Err(text_error(ErrorKind::PeerFailed, data)),
+                },
+            )
             .unwrap_or_else(|error| Err(self.explain(error, block, sequence, signature)))
     }
 
@@ -197,7 +208,9 @@ impl Engine {
             // My own flag, for members that look for who is absent.
             block.arrive(sequence, signature, &[]);
             block
-                .wait_members(sequence, &self.limits)
+                .wait_members(sequence, &self.limits, || {
+                    self.peers.worker().help_messages()
+                })
                 .map_err(|error| self.explain(error, block, sequence, signature))?;
             let ranks = self.nodes.mine();
             disagreement = (1..block.members()).find_map(|member| {

@@ -42,7 +42,10 @@ impl Team {
                     }
                 }
                 // Requests say so themselves; what else the future waits for has no limit.
-                Err(_) => std::thread::sleep(NAP),
+                Err(_) => {
+                    std::thread::sleep(NAP);
+                    patience = Patience::new();
+                }
             }
         }
     }

@@ -30,15 +30,21 @@ pub(crate) enum Grave {
     Memory(MemoryHandle),
     /// A part of the pool.
     Part(Part),
+    /// What a team leaves: all its memory, and the numbers under which some of it is served.
+    Team(Vec<MemoryHandle>, Vec<u64>),
 }
+
+/// What a rank tells that it has dropped: a number, and how many ranks have to tell it before
+/// nobody can use it any more.
+pub(crate) type News = Vec<(u64, u32)>;
 
 #[derive(Debug, Default)]
 struct State {
     /// Dropped here, not yet told.
-    untold: Vec<u64>,
+    untold: News,
     memory: HashMap<u64, Grave>,
     /// How many ranks have told that they dropped it.
-    told: HashMap<u64, usize>,
+    told: HashMap<u64, u32>,
 }
 
 impl Graves {
@@ -50,30 +56,33 @@ impl Graves {
         }
     }
 
-    /// Keeps the memory of array `id`, which this rank has dropped.
-    pub(crate) fn bury(&self, id: u64, memory: Grave) {
+    /// Keeps the memory of `id`, which this rank has dropped, until so many ranks have.
+    pub(crate) fn bury(&self, id: u64, ranks: usize, memory: Grave) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.untold.push(id);
+        // No job has more ranks.
+        state
+            .untold
+            .push((id, u32::try_from(ranks).unwrap_or(u32::MAX)));
         state.memory.insert(id, memory);
     }
 
     /// What to tell the other ranks.
-    pub(crate) fn news(&self) -> Vec<u64> {
+    pub(crate) fn news(&self) -> News {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let count = state.untold.len().min(MOST);
         state.untold.drain(..count).collect()
     }
 
     /// Takes back what [`Graves::news`] gave and the others did not hear.
-    pub(crate) fn not_told(&self, mut news: Vec<u64>) {
+    pub(crate) fn not_told(&self, mut news: News) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.untold.append(&mut news);
     }
 
-    /// What one of `ranks` ranks has told, this one included.
-    pub(crate) fn hear(&self, news: &[u64], ranks: usize) {
+    /// What one rank has told, maybe this one.
+    pub(crate) fn hear(&self, news: &[(u64, u32)]) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for &id in news {
+        for &(id, ranks) in news {
             let told = state.told.entry(id).or_default();
             *told += 1;
             if *told == ranks {
@@ -83,6 +92,26 @@ impl Graves {
                 }
             }
         }
+    }
+
+    /// What is left of a team that goes: its arrays that not all ranks had dropped, and what its
+    /// pool had.
+    pub(super) fn of_team(&self) -> (Vec<MemoryHandle>, Vec<u64>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = self.pool.take_all();
+        let mut served = Vec::new();
+        for (id, grave) in state.memory.drain() {
+            served.push(id);
+            match grave {
+                Grave::Memory(memory) => handles.push(memory),
+                Grave::Part(_) => {}
+                Grave::Team(memory, more) => {
+                    handles.extend(memory);
+                    served.extend(more);
+                }
+            }
+        }
+        (handles, served)
     }
 }
 
@@ -96,6 +125,12 @@ impl Graves {
         match grave {
             Grave::Memory(memory) => unmap(memory),
             Grave::Part(part) => self.pool.give_back(part),
+            Grave::Team(memory, ids) => {
+                if let Some(served) = &self.served {
+                    ids.into_iter().for_each(|id| served.remove(id));
+                }
+                memory.into_iter().for_each(unmap);
+            }
         }
     }
 }

@@ -137,11 +137,12 @@ fn label(kind: u8, hash: u64, name: &str) -> [u8; LABEL] {
 }
 
 fn label_of_elements<T: Element>() -> [u8; LABEL] {
+    const { assert!(size_of::<T>() > 0, "elements must have a size") };
     label(1, element::type_hash::<T>(), std::any::type_name::<T>())
 }
 
-fn label_of_objects() -> [u8; LABEL] {
-    label(2, 0, "an object")
+fn label_of_objects<T>() -> [u8; LABEL] {
+    label(2, element::type_hash::<T>(), std::any::type_name::<T>())
 }
 
 /// The content of a message, if it is what is expected.
@@ -210,13 +211,14 @@ impl Team {
         self.core.post(to, tag, content, label_of_elements::<T>())
     }
 
-    /// Sends any serde type; see [`Team::send`].
+    /// Sends any serde type; see [`Team::send`]. It is received as the same type: a `String` as a
+    /// `String`, not a `&str`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it cannot be encoded; else as [`Team::send`].
     pub fn send_obj<T: Serialize>(&self, to: usize, tag: u32, object: &T) -> Result<()> {
         self.core
-            .post(to, tag, &encode(object)?, label_of_objects())?
+            .post(to, tag, &encode(object)?, label_of_objects::<T>())?
             .wait()
     }
 
@@ -282,7 +284,7 @@ impl Team {
         Ok(envelope)
     }
 
-    /// Receives an object that [`Team::send_obj`] has sent. As [`Team::recv`].
+    /// Receives an object of the same type that [`Team::send_obj`] has sent. As [`Team::recv`].
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it cannot be decoded as `T`; else as [`Team::recv`].
@@ -292,12 +294,16 @@ impl Team {
         tag: impl Into<Tag>,
     ) -> Result<(T, Envelope)> {
         let (bytes, envelope) = self.core.receive(from.into(), tag.into())?;
-        let content = open(&bytes, label_of_objects(), envelope)?;
+        let content = open(&bytes, label_of_objects::<T>(), envelope)?;
         Ok((decode(content)?, envelope))
     }
 
     /// Starts to receive a message. Of several requests that a message fits, the one that is waited
-    /// for or looked at first gets it.
+    /// for or looked at first gets it. A message that was found belongs to the request: dropping that
+    /// loses it.
+    ///
+    /// A large message is received while the request is waited for or looked at: a sender that
+    /// waits until then must not be what this rank waits for meanwhile.
     ///
     /// # Errors
     /// As [`Team::recv`], most of them when it is waited for.

@@ -83,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) size: usize,
     /// The team's number, the same on all its ranks; 0 is the world.
     team: u32,
+    /// The team that it was made of, which keeps its memory when it goes.
+    parent: Option<Arc<Core>>,
     job: Arc<Job>,
     next_array: AtomicU64,
     /// Of collectives whose parts travel from rank to rank.
@@ -116,6 +118,8 @@ struct Job {
     next_ticket: AtomicU64,
     /// A number that no team of this process has.
     next_team: AtomicU32,
+    /// Held while a team is divided, so that new teams get different numbers.
+    dividing: Mutex<()>,
 }
 
 impl World {
@@ -370,6 +374,26 @@ impl Core {
     pub(crate) fn check(&self) -> Result<()> {
         self.context.refuse_fork()?;
         self.limits.check()
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let Some(parent) = self.parent.take() else {
+            return;
+        };
+        if self.context.is_forked() {
+            return; // All is the parent process's.
+        }
+        // Its memory may still be used by its other ranks, until they have dropped it, too.
+        let (mut memory, served) = self.graves.of_team();
+        memory.extend(self.engine.block_memory());
+        // No array has this number, and no other team of that number the same first rank.
+        let first = self.peers.world_rank(0) as u64;
+        let id = u64::from(self.team) << 40 | 1 << 39 | first;
+        parent
+            .graves
+            .bury(id, self.size, Grave::Team(memory, served));
     }
 }
 

@@ -22,6 +22,7 @@ use bytemuck::{Pod, Zeroable};
 use rustix::thread::futex;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Most bytes that one member contributes to one meeting.
 pub(super) const SLOT: usize = 64 << 10;
@@ -29,6 +30,9 @@ pub(super) const SLOT: usize = 64 << 10;
 pub(super) const RESULT: usize = 512 << 10;
 /// Contributions up to this size travel in the cache line of the flag.
 const INLINE: usize = 24;
+
+/// Longest sleep while messages are under way.
+const SHORT_NAP: Duration = Duration::from_millis(1);
 
 /// Outcome of a meeting, beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,13 +104,9 @@ pub(super) fn words(members: usize) -> usize {
 
 /// Keeps the block's memory in this process.
 #[derive(Debug)]
-#[expect(
-    dead_code,
-    reason = "held, not used: the block's pointer lives as long"
-)]
 enum Keep {
     Mine(MemoryHandle),
-    Leaders(RemoteKey),
+    Leaders(#[expect(dead_code, reason = "held: the block's pointer lives as long")] RemoteKey),
 }
 
 /// This process's view of its node's block.
@@ -118,7 +118,7 @@ pub(super) struct Block {
     base: NonNull<u8>,
     members: usize,
     me: usize,
-    _keep: Keep,
+    keep: Keep,
 }
 
 // SAFETY: the memory is shared between processes already; see the protocol above.
@@ -145,8 +145,16 @@ impl Block {
             base,
             members,
             me,
-            _keep: keep,
+            keep,
         })
+    }
+
+    /// The memory it is in, on the leader.
+    pub(super) fn memory(&self) -> Option<MemoryHandle> {
+        match &self.keep {
+            Keep::Mine(memory) => Some(memory.clone()),
+            Keep::Leaders(_) => None,
+        }
     }
 
     pub(super) fn members(&self) -> usize {
@@ -258,12 +266,22 @@ impl Block {
     }
 
     /// The leader's step 2, first half: waits until every member has arrived.
-    pub(super) fn wait_members(&self, sequence: u32, limits: &Limits) -> Result<()> {
+    /// `help` lets messages of this rank go on, which others may wait for before they come; whether
+    /// there are any.
+    pub(super) fn wait_members(
+        &self,
+        sequence: u32,
+        limits: &Limits,
+        help: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
         let mut patience = Patience::new();
         for member in 1..self.members {
             let flag = self.slot_flag(member);
             while flag.load(Ordering::Acquire) != sequence {
-                if let Some(nap) = patience.pause(limits)? {
+                let nap = patience.pause(limits)?;
+                let helped = help()?;
+                if let Some(nap) = nap {
+                    let nap = if helped { nap.min(SHORT_NAP) } else { nap };
                     self.leader_sleeps().store(1, Ordering::SeqCst);
                     let heard = self.bell().load(Ordering::SeqCst);
                     if flag.load(Ordering::SeqCst) != sequence {
@@ -347,6 +365,7 @@ impl Block {
         &self,
         sequence: u32,
         limits: &Limits,
+        help: impl Fn() -> Result<bool>,
         read: impl FnOnce(Verdict, &[u8]) -> R,
     ) -> Result<R> {
         let flag = self.release_flag();
@@ -356,7 +375,10 @@ impl Block {
             if seen == sequence {
                 break;
             }
-            if let Some(nap) = patience.pause(limits)? {
+            let nap = patience.pause(limits)?;
+            let helped = help()?;
+            if let Some(nap) = nap {
+                let nap = if helped { nap.min(SHORT_NAP) } else { nap };
                 self.sleepers().fetch_add(1, Ordering::SeqCst);
                 // Sleeps only if the flag is still as seen.
                 sleep_on(flag, seen, nap);

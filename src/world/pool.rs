@@ -5,6 +5,7 @@
 //! them finds the same place by itself, at the same offset on every rank.
 
 use super::segment::Segment;
+use crate::ucx::MemoryHandle;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -68,6 +69,15 @@ impl Pool {
             segment: Arc::new(segment),
             free: BTreeMap::from([(0, SLAB)]),
         });
+    }
+
+    /// The memory of all segments, when nothing of it is used any more.
+    pub(super) fn take_all(&self) -> Vec<MemoryHandle> {
+        let slabs = std::mem::take(&mut *self.lock());
+        slabs
+            .iter()
+            .map(|slab| slab.segment.memory().clone())
+            .collect()
     }
 
     /// Takes a part back that no rank uses any more. In the same order on all ranks.

@@ -1,6 +1,7 @@
 //! `Segment`: memory of all ranks that was allocated together, and the keys to it.
 
 use super::collective::{decode, encode};
+use super::graves::News;
 use super::{Call, Core, Signature};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
@@ -32,8 +33,8 @@ pub(crate) struct Memory<'a> {
 #[derive(Serialize, Deserialize)]
 struct Proposal {
     room: Result<(), String>,
-    /// Arrays it has dropped.
-    news: Vec<u64>,
+    /// What it has dropped.
+    news: News,
 }
 
 impl Memory<'_> {
@@ -134,7 +135,7 @@ pub(crate) fn meet<T: Element>(core: &Core, what: &Memory<'_>, new: bool) -> Res
             .gather(&what.signature::<T>(0), &mine)
             .inspect_err(|_| core.graves().not_told(mine.news))?;
         for proposal in &proposals {
-            core.graves().hear(&proposal.news, core.size);
+            core.graves().hear(&proposal.news);
         }
         let mut answers = proposals.iter().map(|proposal| &proposal.room).enumerate();
         let refusal = answers.find_map(|(rank, answer)| Some((rank, answer.as_ref().err()?)));

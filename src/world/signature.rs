@@ -14,6 +14,7 @@ pub(crate) enum Call {
     Broadcast,
     AllGather,
     AllReduce,
+    Reduce,
     Scan,
     Arg,
     Gather,
@@ -21,6 +22,7 @@ pub(crate) enum Call {
     AllToAll,
     ReduceScatter,
     Split,
+    Refused,
     NewArray,
     FromLocal,
     Read,
@@ -35,11 +37,12 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 24] = [
         Self::Barrier,
         Self::Broadcast,
         Self::AllGather,
         Self::AllReduce,
+        Self::Reduce,
         Self::Scan,
         Self::Arg,
         Self::Gather,
@@ -47,6 +50,7 @@ impl Call {
         Self::AllToAll,
         Self::ReduceScatter,
         Self::Split,
+        Self::Refused,
         Self::NewArray,
         Self::FromLocal,
         Self::Read,
@@ -121,7 +125,16 @@ impl Signature {
     }
 
     pub(crate) fn element<T: Element>(mut self) -> Self {
+        const { assert!(size_of::<T>() > 0, "elements must have a size") };
         self.element = crate::element::type_hash::<T>();
+        self
+    }
+}
+
+impl Signature {
+    /// That of objects of type `T`.
+    pub(crate) fn object<T>(mut self) -> Self {
+        self.element = !crate::element::type_hash::<T>();
         self
     }
 }
@@ -131,9 +144,13 @@ impl fmt::Display for Signature {
         let count = self.count;
         match self.call {
             Call::Barrier => write!(f, "barrier"),
+            Call::Broadcast if count == u64::MAX => {
+                write!(f, "broadcast of an object from rank {}", self.detail)
+            }
             Call::Broadcast => write!(f, "broadcast of {count} elements from rank {}", self.detail),
             Call::AllGather => write!(f, "all_gather of {count} elements"),
             Call::AllReduce => write!(f, "all_reduce of {count} elements"),
+            Call::Reduce => write!(f, "reduce to rank {}", self.detail >> 12),
             Call::Scan if count == u64::MAX => write!(f, "exscan"),
             Call::Scan => write!(f, "scan of {count} elements"),
             Call::Arg => write!(f, "arg_min or arg_max"),
@@ -142,6 +159,7 @@ impl fmt::Display for Signature {
             Call::AllToAll => write!(f, "all_to_all"),
             Call::ReduceScatter => write!(f, "reduce_scatter of {count} elements"),
             Call::Split => write!(f, "split into teams"),
+            Call::Refused => write!(f, "something that was refused there"),
             Call::NewArray => write!(f, "creation of an array of {count} elements"),
             Call::FromLocal => write!(f, "GlobalArray::from_local"),
             Call::Read => write!(f, "read() of array {count}"),

@@ -2,7 +2,7 @@
 
 use super::ask::Unsettled;
 use super::engine::Engine;
-use super::graves::Graves;
+use super::graves::{Graves, News};
 use super::messages::Mailbox;
 use super::node::{self, Block};
 use super::peers::Nodes;
@@ -13,7 +13,7 @@ use crate::ucx::{MemoryHandle, SerializedRemoteKey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ranks that do things together: all of a [`World`](crate::World), which is a team, or some of
 /// them, numbered from 0.
@@ -23,7 +23,11 @@ use std::sync::{Arc, Mutex};
 /// Teams are made by dividing a team, which is collective for all its ranks; dropping one is not.
 ///
 /// As with MPI's communicators, ranks that are in two teams must call the collectives of both in
-/// the same order, or they wait for each other until the time limit.
+/// the same order, or they wait for each other until the time limit. That holds for dividing teams
+/// from several threads, too: a rank divides one at a time.
+///
+/// What a team had in memory is unmapped when all its ranks have dropped it, and its arrays, and
+/// the team that it was made of is divided again or gets a new array.
 pub struct Team {
     pub(super) core: Arc<Core>,
 }
@@ -34,6 +38,8 @@ struct Wish {
     color: Option<u64>,
     key: i64,
     next_team: u32,
+    /// Teams and arrays it has dropped.
+    news: News,
 }
 
 /// Most teams that a job makes.
@@ -166,13 +172,21 @@ impl Team {
     fn divide(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let core = &self.core;
         let signature = |step| Signature::new(Call::Split).detail(step);
+        let dividing = core.job.dividing.lock();
+        let _one_at_a_time = dividing.unwrap_or_else(PoisonError::into_inner);
         let _turn = core.turn()?;
         let wish = Wish {
             color,
             key,
             next_team: core.job.next_team.load(Ordering::Relaxed),
+            news: core.graves.news(),
         };
-        let wishes: Vec<Wish> = core.gather(&signature(0), &wish)?;
+        let wishes: Vec<Wish> = core
+            .gather(&signature(0), &wish)
+            .inspect_err(|_| core.graves.not_told(wish.news))?;
+        for wish in &wishes {
+            core.graves.hear(&wish.news);
+        }
         let team = wishes.iter().map(|wish| wish.next_team).max().unwrap_or(1);
         if team >= TEAMS {
             return Err(Error::new(
@@ -206,7 +220,12 @@ impl Team {
             && nodes.my_place() == 0
         {
             let words = node::words(nodes.mine().len());
-            memory = MemoryHandle::allocate::<u64>(&core.context, words).map(Some);
+            let bytes = 8 * words as u64;
+            memory = core
+                .check_room(bytes, bytes, bytes)
+                .map_err(|reason| Error::new(ErrorKind::NoRoom, reason))
+                .and_then(|()| MemoryHandle::allocate::<u64>(&core.context, words))
+                .map(Some);
         }
         let key = memory.as_ref().map_err(ToString::to_string);
         let key = key.and_then(|memory| {
@@ -234,6 +253,10 @@ impl Team {
         );
         for (rank, reason) in failed {
             if let Some(reason) = reason {
+                if let Some(memory) = block.ok().flatten().and_then(|block| block.memory()) {
+                    // Refused by all ranks alike: nobody will use its key.
+                    super::unmap(memory);
+                }
                 return Err(Error::new(
                     ErrorKind::NoRoom,
                     format!("split into teams: rank {rank}: {reason}"),
@@ -244,9 +267,9 @@ impl Team {
         let (Some((rank, nodes)), block) = (nodes, block?) else {
             return Ok(None);
         };
-        Ok(Some(Self::new(Arc::new(
-            core.team_of(team, rank, &members, nodes, block),
-        ))))
+        Ok(Some(Self::new(Arc::new(Core::team_of(
+            core, team, rank, &members, nodes, block,
+        )))))
     }
 
     /// The block of this rank's node in a new team.
@@ -280,7 +303,7 @@ impl Team {
 impl Core {
     /// Some of the ranks as a team of their own.
     fn team_of(
-        &self,
+        self: &Arc<Self>,
         team: u32,
         rank: usize,
         members: &[usize],
@@ -295,6 +318,7 @@ impl Core {
             rank,
             size: members.len(),
             team,
+            parent: Some(self.clone()),
             job: self.job.clone(),
             next_array: AtomicU64::new(0),
             next_part: AtomicU32::new(0),

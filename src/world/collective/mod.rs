@@ -82,11 +82,18 @@ impl Team {
         object: Option<&T>,
     ) -> Result<T> {
         self.core.check_root("broadcast", root)?;
-        let signature = Signature::new(Call::Broadcast).detail(root).element::<u8>();
-        let mine = match object {
-            Some(object) if self.core.rank == root => Some(encode(object)?),
-            _ => None,
-        };
+        let signature = Signature::new(Call::Broadcast)
+            .detail(root)
+            .count(usize::MAX)
+            .object::<T>();
+        let (mut mine, mut failed) = (None, Ok(()));
+        if let Some(object) = object.filter(|_| self.core.rank == root) {
+            match encode(object) {
+                Ok(blob) => mine = Some(blob),
+                // The others hear that there is none.
+                Err(error) => failed = Err(error),
+            }
+        }
         let _turn = self.core.turn()?;
         // The length, or that there is nothing.
         let len = mine.as_ref().map_or(u64::MAX, |blob| blob.len() as u64);
@@ -101,6 +108,7 @@ impl Team {
                 len => Ok(len),
             })
         else {
+            failed?;
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("broadcast: rank {root} gave no object"),
@@ -149,8 +157,8 @@ impl Team {
     /// [`ErrorKind::InvalidArgument`] if it cannot be encoded or decoded; else as [`Team::barrier`].
     #[track_caller]
     pub fn all_gather_obj<T: Serialize + DeserializeOwned>(&self, object: &T) -> Result<Vec<T>> {
-        let signature = Signature::new(Call::AllGather).detail(1);
-        let blob = encode(object)?;
+        let signature = Signature::new(Call::AllGather).detail(1).object::<T>();
+        let blob = self.core.encode_or_refuse(object)?;
         let _turn = self.core.turn()?;
         self.core
             .gather_blobs(&signature, &blob)?
@@ -161,14 +169,33 @@ impl Team {
 }
 
 impl Core {
+    /// Meets the others, who call something else, so that they get a mismatch and do not wait: for
+    /// calls that are wrong on this rank.
+    #[track_caller]
+    pub(crate) fn refuse(&self) {
+        let _ = self.barrier(&Signature::new(Call::Refused));
+    }
+
+    #[track_caller]
     pub(super) fn check_root(&self, call: &str, root: usize) -> Result<()> {
         if root < self.size {
             return Ok(());
         }
+        self.refuse();
         Err(Error::new(
             ErrorKind::InvalidArgument,
             format!("{call} with root {root} of {} ranks", self.size),
         ))
+    }
+
+    /// The object's bytes; refuses the call if there are none.
+    #[track_caller]
+    pub(super) fn encode_or_refuse<T: Serialize>(&self, object: &T) -> Result<Vec<u8>> {
+        let encoded = encode(object);
+        if encoded.is_err() {
+            self.refuse();
+        }
+        encoded
     }
 
     /// The `total` bytes that the root has as `mine`, on all ranks. The caller has the

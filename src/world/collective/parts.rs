@@ -40,8 +40,9 @@ impl Team {
         object: &T,
     ) -> Result<Option<Vec<T>>> {
         self.core.check_root("gather", root)?;
-        let signature = Signature::new(Call::Gather).detail(root);
-        let all = self.core.gather_parts(&signature, root, encode(object)?)?;
+        let signature = Signature::new(Call::Gather).detail(root).object::<T>();
+        let blob = self.core.encode_or_refuse(object)?;
+        let all = self.core.gather_parts(&signature, root, blob)?;
         all.map(|all| all.iter().map(|blob| decode(blob)).collect())
             .transpose()
     }
@@ -89,10 +90,17 @@ impl Team {
         objects: Option<&[T]>,
     ) -> Result<T> {
         self.core.check_root("scatter", root)?;
-        let signature = Signature::new(Call::Scatter).detail(root);
+        let signature = Signature::new(Call::Scatter).detail(root).object::<T>();
+        let objects = objects.filter(|_| self.core.rank == root);
         let rows = objects.map(|objects| objects.iter().map(encode).collect::<Result<Vec<_>>>());
-        let rows = rows.transpose()?;
-        decode(&self.core.scatter_parts(&signature, root, rows)?)
+        // Without rows all hear that there are none.
+        let (rows, failed) = match rows.transpose() {
+            Ok(rows) => (rows, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let mine = self.core.scatter_parts(&signature, root, rows);
+        failed?;
+        decode(&mine?)
     }
 
     /// The `k`-th part of `values` to rank `k`, for all ranks: what comes back is the parts that all
@@ -163,7 +171,7 @@ impl Team {
     #[track_caller]
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: impl Combine<T>) -> Result<Vec<T>> {
         let mut all = values.to_vec();
-        self.all_reduce_slice(&mut all, op)?;
+        self.all_reduce_as(Call::ReduceScatter, 0, &mut all, op)?;
         let start = |rank: usize| {
             let start = (rank as u128 * all.len() as u128).div_ceil(self.core.size as u128);
             usize::try_from(start).unwrap_or(all.len())

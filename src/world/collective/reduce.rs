@@ -34,7 +34,21 @@ impl Team {
         values: &mut [T],
         op: impl Combine<T>,
     ) -> Result<()> {
-        let signature = signature::<T>(Call::AllReduce, &op, values.len());
+        self.all_reduce_as(Call::AllReduce, 0, values, op)
+    }
+
+    /// [`Team::all_reduce_slice`] under another name, and with a root that ranks must agree on.
+    #[track_caller]
+    pub(super) fn all_reduce_as<T: Element>(
+        &self,
+        call: Call,
+        root: usize,
+        values: &mut [T],
+        op: impl Combine<T>,
+    ) -> Result<()> {
+        let mut signature = signature::<T>(call, &op, values.len());
+        // Operators are below 2^12, so is the rest the root's.
+        signature.detail |= u32::try_from(root).unwrap_or(0) << 12;
         if !op.commutes() {
             let all = self
                 .core
@@ -78,8 +92,9 @@ impl Team {
         op: impl Combine<T>,
     ) -> Result<Option<T>> {
         self.core.check_root("reduce", root)?;
-        let all = self.all_reduce(value, op)?;
-        Ok((self.rank() == root).then_some(all))
+        let mut one = [value];
+        self.all_reduce_as(Call::Reduce, root, &mut one, op)?;
+        Ok((self.rank() == root).then_some(one[0]))
     }
 
     /// The values of this rank and of all before it combined by `op`, in rank order.
