@@ -33,19 +33,19 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         })
     }
 
-    /// `line` and `mode` are what the caller may do: see [`GlobalArray::find`].
+    /// `line` is what the caller may do, see [`GlobalArray::find`]; `always` if the mode allows it.
     #[inline]
     fn fetch_op(
         &self,
         op: AtomicOp,
         index: [usize; D],
         value: T,
-        (line, mode): (usize, Mode),
+        (line, always): (usize, bool),
     ) -> Result<T> {
-        match self.find(index, line, &mode) {
+        match self.find(index, line) {
             // SAFETY: `find` points to a mapped element; T's granule is its size.
             Some(at) => Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
-            None => slowly(|to| self.fetch_op_slowly(op, index, value, mode, to)),
+            None => slowly(|to| self.fetch_op_slowly(op, index, value, always, to)),
         }
     }
 
@@ -56,12 +56,14 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         op: AtomicOp,
         index: [usize; D],
         value: T,
-        mode: Mode,
+        always: bool,
         to: &mut Slot<T>,
     ) -> Option<Error> {
         to.fill(|| {
             let call = op.name();
-            mode.check_open(call)?;
+            if !always {
+                self.mode.check_open(call)?;
+            }
             let (rank, offset) = self.locate(call, index)?;
             if let Some(at) = self.element_of(rank, offset)? {
                 // SAFETY: a mapped element; T's granule is its size.
@@ -79,12 +81,12 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         index: [usize; D],
         current: T,
         new: T,
-        (line, mode): (usize, Mode),
+        (line, always): (usize, bool),
     ) -> Result<T> {
-        match self.find(index, line, &mode) {
+        match self.find(index, line) {
             // SAFETY: `find` points to a mapped element; T's granule is its size.
             Some(at) => Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
-            None => slowly(|to| self.exchange_if_slowly(index, current, new, mode, to)),
+            None => slowly(|to| self.exchange_if_slowly(index, current, new, always, to)),
         }
     }
 
@@ -95,11 +97,13 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         index: [usize; D],
         current: T,
         new: T,
-        mode: Mode,
+        always: bool,
         to: &mut Slot<T>,
     ) -> Option<Error> {
         to.fill(|| {
-            mode.check_open("compare_exchange")?;
+            if !always {
+                self.mode.check_open("compare_exchange")?;
+            }
             let (rank, offset) = self.locate("compare_exchange", index)?;
             if let Some(at) = self.element_of(rank, offset)? {
                 // SAFETY: a mapped element; T's granule is its size.
@@ -178,11 +182,11 @@ macro_rules! operations {
         }
     )*};
 }
-operations!(GlobalArray<T, D>, |array| array, (array.open, array.mode));
+operations!(GlobalArray<T, D>, |array| array, (array.open, false));
 operations!(
     AtomicsView<'_, T, D>,
     |view| view.array,
-    (view.array.layout.line().0, Mode::Open)
+    (view.array.line(), true)
 );
 
 /// An array to which nothing happens but atomic operations: made by [`GlobalArray::atomics`]. May
@@ -203,10 +207,7 @@ impl<T: AtomicElement, const D: usize> AtomicsView<'_, T, D> {
     #[inline]
     pub fn load(&self, index: impl ArrayIndex<D>) -> Result<T> {
         let index = index.into_array();
-        match self
-            .array
-            .find(index, self.array.layout.line().0, &Mode::Open)
-        {
+        match self.array.find(index, self.array.line()) {
             // SAFETY: `find` points to a mapped element; T's granule is its size.
             Some(at) => Ok(unsafe { atomic::load_at(at) }),
             None => slowly(|to| self.load_slowly(index, to)),
@@ -237,10 +238,7 @@ impl<T: AtomicElement, const D: usize> AtomicsView<'_, T, D> {
     #[inline]
     pub fn store(&self, index: impl ArrayIndex<D>, value: T) -> Result<()> {
         let index = index.into_array();
-        match self
-            .array
-            .find(index, self.array.layout.line().0, &Mode::Open)
-        {
+        match self.array.find(index, self.array.line()) {
             Some(at) => {
                 // SAFETY: `find` points to a mapped element; T's granule is its size.
                 unsafe { atomic::store_at(at, value) };

@@ -78,7 +78,7 @@ pub struct GlobalArray<T: Element, const D: usize = 1> {
     rows: Box<[Row]>,
     /// In one dimension in blocks: indices below this are looked up in `rows`, all or none. While
     /// the array is not open it is 0, so that the slow path looks at `mode`: one comparison for
-    /// bounds and mode.
+    /// bounds and mode. In more dimensions it is 1 while the array is open.
     open: usize,
     /// The two numbers that give the owner of such an index.
     multiplier: u64,
@@ -187,10 +187,10 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let window = Window::allocate::<T>(core, &what, largest)?;
         let halo = geometry.map(|geometry| geometry.of_rank(core.rank));
         let rows = (0..core.size).map(|_| Row::default()).collect();
-        let (open, multiplier, shift) = layout.line();
-        let array = Self {
+        let (_, multiplier, shift) = layout.line();
+        let mut array = Self {
             rows,
-            open,
+            open: 0,
             multiplier,
             shift,
             layout,
@@ -200,6 +200,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             window,
             element: PhantomData,
         };
+        array.open = array.line();
         array.memory_of(core.rank)?;
         Ok(array)
     }
@@ -325,7 +326,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     #[doc(alias = "ucp_get_nbx")]
     pub fn get(&self, index: impl ArrayIndex<D>) -> Result<T> {
         let index = index.into_array();
-        match self.find(index, self.open, &self.mode) {
+        match self.find(index, self.open) {
             // SAFETY: `find` points to a mapped element of this array.
             Some(at) => unsafe { element::load(at) },
             None => slowly(|to| self.get_slowly(index, self.mode, to)),
@@ -340,7 +341,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     #[doc(alias = "ucp_put_nbx")]
     pub fn put(&self, index: impl ArrayIndex<D>, value: T) -> Result<()> {
         let index = index.into_array();
-        match self.find(index, self.open, &self.mode) {
+        match self.find(index, self.open) {
             Some(at) => {
                 // SAFETY: `find` points to a mapped element of this array.
                 unsafe { element::store(at, value) };
@@ -385,15 +386,29 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         self.window.core().rank
     }
 
-    /// Pointer to the element at `index`, if that exists, is mapped, and the mode allows it.
-    /// `line` is what is looked up the fast way.
+    /// What `open` is while the array is open.
     #[inline]
-    fn find(&self, index: [usize; D], line: usize, mode: &Mode) -> Option<*mut u8> {
+    fn line(&self) -> usize {
+        match D {
+            1 => self.layout.line().0,
+            _ => 1,
+        }
+    }
+
+    /// Pointer to the element at `index`, if that exists, is mapped, and can be looked up without
+    /// a call. `line` is what may be: in one dimension the indices below it, in more all or none.
+    ///
+    /// One way to a pointer, so that nothing but it has to be tested afterwards.
+    #[inline]
+    fn find(&self, index: [usize; D], line: usize) -> Option<*mut u8> {
         if D > 1 {
-            return self.find_anywhere(index, mode);
+            return match line {
+                0 => None,
+                _ => self.find_anywhere(index),
+            };
         }
         if index[0] >= line {
-            return self.find_off_line(index, mode);
+            return None;
         }
         let rank = Layout::<D>::owner(index[0], self.multiplier, self.shift);
         debug_assert!(rank < self.rows.len());
@@ -406,19 +421,18 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         Some(zeroth.wrapping_add(index[0] * size_of::<T>()))
     }
 
-    /// One dimension that is not in blocks, and what is not there at all.
-    #[inline(never)]
+    /// [`GlobalArray::find`] for one dimension that is not in blocks, after a call.
     fn find_off_line(&self, index: [usize; D], mode: &Mode) -> Option<*mut u8> {
-        if self.layout.line().0 > 0 {
+        if D > 1 || self.layout.line().0 > 0 || !matches!(mode, Mode::Open) {
             return None;
         }
-        self.find_anywhere(index, mode)
+        self.find_anywhere(index)
     }
 
     /// [`GlobalArray::find`] for any layout but one dimension in blocks.
     #[inline]
-    fn find_anywhere(&self, index: [usize; D], mode: &Mode) -> Option<*mut u8> {
-        if !self.layout.contains(index) || !matches!(mode, Mode::Open) {
+    fn find_anywhere(&self, index: [usize; D]) -> Option<*mut u8> {
+        if !self.layout.contains(index) {
             return None;
         }
         let (rank, offset) = self.layout.locate(index);
@@ -465,6 +479,10 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     #[inline(never)]
     fn get_slowly(&self, index: [usize; D], mode: Mode, to: &mut Slot<T>) -> Option<Error> {
         to.fill(|| {
+            if let Some(at) = self.find_off_line(index, &mode) {
+                // SAFETY: a mapped element of this array.
+                return unsafe { element::load(at) };
+            }
             mode.check_open("get")?;
             let (rank, offset) = self.locate("get", index)?;
             if let Some(at) = self.element_of(rank, offset)? {
@@ -480,6 +498,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     #[cold]
     #[inline(never)]
     fn put_slowly(&self, index: [usize; D], value: T) -> Result<()> {
+        if let Some(at) = self.find_off_line(index, &self.mode) {
+            // SAFETY: a mapped element of this array.
+            unsafe { element::store(at, value) };
+            return Ok(());
+        }
         let (rank, offset) = self.locate_open("put", index)?;
         if let Some(at) = self.element_of(rank, offset)? {
             // SAFETY: a mapped element of this array.

@@ -151,7 +151,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     fn reopen(&mut self) {
         self.mode = Mode::Open;
-        self.open = self.layout.line().0;
+        self.open = self.line();
     }
 
     /// A slice claims that its elements are values; peers write bytes. Checked where not all
@@ -209,10 +209,7 @@ impl<T: Element, const D: usize> ReadView<'_, T, D> {
     pub fn get(&self, index: impl ArrayIndex<D>) -> Result<T> {
         let index = index.into_array();
         // Reading is what this mode is for.
-        match self
-            .array
-            .find(index, self.array.layout.line().0, &Mode::Open)
-        {
+        match self.array.find(index, self.array.line()) {
             // SAFETY: `find` points to a mapped element of this array.
             Some(at) => unsafe { element::load(at) },
             None => slowly(|to| self.array.get_slowly(index, Mode::Open, to)),

@@ -124,7 +124,7 @@ impl<T: Element> GlobalArray<T> {
         if last >= self.open || owner(start) != owner(last) {
             return None;
         }
-        self.find([start], self.open, &self.mode)
+        self.find([start], self.open)
     }
 
     pub(super) fn slice(&self, call: &str, start: usize, count: usize) -> Result<Slice> {

@@ -54,7 +54,7 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         let mut updates = Updates {
             array: self,
             op,
-            line: self.layout.line().0,
+            line: self.line(),
             addresses: [std::ptr::null_mut(); BLOCK],
             values: Vec::with_capacity(BLOCK),
             elsewhere: Applies::new(&self.window, op.atomic_op()),
@@ -89,7 +89,7 @@ impl<T: AtomicElement, const D: usize, O: Operator<T>> Updates<'_, T, D, O> {
     #[inline]
     pub fn push(&mut self, index: impl ArrayIndex<D>, value: T) -> Result<()> {
         let index = index.into_array();
-        match self.array.find(index, self.line, &Mode::Open) {
+        match self.array.find(index, self.line) {
             Some(at) => {
                 self.push_at(at, value);
                 Ok(())

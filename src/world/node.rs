@@ -21,7 +21,7 @@ use crate::wait::{Limits, Patience, sleep_on, wake_all};
 use bytemuck::{Pod, Zeroable};
 use rustix::thread::futex;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Most bytes that one member contributes to one meeting.
@@ -118,6 +118,8 @@ pub(super) struct Block {
     base: NonNull<u8>,
     members: usize,
     me: usize,
+    /// The call whose place my second line has, by the address of its description.
+    site: AtomicUsize,
     keep: Keep,
 }
 
@@ -145,6 +147,7 @@ impl Block {
             base,
             members,
             me,
+            site: AtomicUsize::new(0),
             keep,
         })
     }
@@ -251,8 +254,13 @@ impl Block {
         };
         // SAFETY: my line; nobody reads it between the last release and the flag below.
         unsafe { self.arrived(self.me).write(arrived) };
-        // SAFETY: as above.
-        unsafe { self.place(self.me).write(signature.place()) };
+        let site = signature
+            .site
+            .map_or(0, |site| std::ptr::from_ref(site).addr());
+        if self.site.swap(site, Ordering::Relaxed) != site {
+            // SAFETY: as above. What is there already need not be written again.
+            unsafe { self.place(self.me).write(signature.place()) };
+        }
         let to = self.contribution_place(self.me, data.len());
         // SAFETY: the place holds so many bytes, and is mine to write until the flag is set.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
