@@ -24,7 +24,10 @@ pub(crate) struct Window {
     /// Own memory's address; null for an empty shard.
     base: *mut u8,
     /// By rank, made at first use. Before `core`: keys go before their endpoints.
-    keys: OnceLock<Box<[OnceLock<RemoteKey>]>>,
+    ///
+    /// In a box: with a cell of its own an array could change behind a shared reference, for all
+    /// that the compiler knows, and each get would load the array's fields again.
+    keys: Box<OnceLock<Box<[OnceLock<RemoteKey>]>>>,
     segment: Arc<Segment>,
     /// What of the segment, if not all.
     part: Option<Part>,
@@ -94,7 +97,7 @@ impl Window {
         Self {
             id,
             base,
-            keys: OnceLock::new(),
+            keys: Box::default(),
             segment,
             part,
             closed: false,
