@@ -148,11 +148,7 @@ impl Axis {
                 this.kind = Kind::Search;
             }
             Dist::Block => {
-                let start = |part: usize| {
-                    // At most `len`.
-                    let start = (part as u128 * len as u128).div_ceil(parts as u128);
-                    usize::try_from(start).unwrap_or(len)
-                };
+                let start = |part| block_start(len, parts, part);
                 counts.extend((0..parts).map(|part| start(part + 1) - start(part)));
                 this.kind = block_kind(len, parts);
             }
@@ -255,6 +251,13 @@ impl Axis {
             _ => self.parts[part].start + place,
         }
     }
+}
+
+/// The first index of `part`, of `parts` blocks of `len` indices.
+pub(crate) fn block_start(len: usize, parts: usize, part: usize) -> usize {
+    // At most `len`.
+    let start = (part as u128 * len as u128).div_ceil(parts as u128);
+    usize::try_from(start).unwrap_or(len)
 }
 
 fn block_kind(len: usize, parts: usize) -> Kind {
@@ -491,6 +494,21 @@ impl<const D: usize> Layout<D> {
         }
         hasher.finish()
     }
+}
+
+/// The index after `index` in row-major order; None after the last.
+pub(crate) fn successor<const D: usize>(
+    mut index: [usize; D],
+    shape: [usize; D],
+) -> Option<[usize; D]> {
+    for d in (0..D).rev() {
+        index[d] += 1;
+        if index[d] < shape[d] {
+            return Some(index);
+        }
+        index[d] = 0;
+    }
+    None
 }
 
 /// FNV-1a: the same on all ranks, which the standard library does not promise of its own.

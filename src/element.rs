@@ -121,25 +121,8 @@ pub(crate) unsafe fn load<T: Element>(from: *const u8) -> Result<T> {
 #[inline]
 pub(crate) unsafe fn load_bits<T: Element>(from: *const u8) -> T::Bits {
     let mut bits = MaybeUninit::<T::Bits>::uninit();
-    let to = bits.as_mut_ptr().cast::<u8>();
-    macro_rules! copy {
-        ($atomic:ty, $word:ty) => {
-            for k in 0..size_of::<T>() / size_of::<$word>() {
-                // SAFETY: the k-th granule of the element: in bounds and aligned, by the caller.
-                let word = unsafe { from.cast::<$word>().cast_mut().add(k) };
-                // SAFETY: see above; all concurrent accesses are atomic.
-                let value = unsafe { <$atomic>::from_ptr(word) }.load(Relaxed);
-                // SAFETY: the k-th granule of `bits`, which has T's layout.
-                unsafe { to.cast::<$word>().add(k).write(value) };
-            }
-        };
-    }
-    match granule::<T>() {
-        8 => copy!(AtomicU64, u64),
-        4 => copy!(AtomicU32, u32),
-        2 => copy!(AtomicU16, u16),
-        _ => copy!(AtomicU8, u8),
-    }
+    // SAFETY: passed on; `bits` has T's layout.
+    unsafe { load_bytes(bits.as_mut_ptr().cast(), from, size_of::<T>(), granule::<T>()) };
     // SAFETY: all size_of::<T>() bytes were written; Bits accepts any initialised bytes.
     unsafe { bits.assume_init() }
 }
@@ -170,25 +153,9 @@ pub(crate) unsafe fn load_bits_slice<T: Element>(to: &mut [T::Bits], from: *cons
 /// As for [`load`], and writable.
 #[inline]
 pub(crate) unsafe fn store<T: Element>(to: *mut u8, value: T) {
-    let from = (&raw const value).cast::<u8>();
-    macro_rules! copy {
-        ($atomic:ty, $word:ty) => {
-            for k in 0..size_of::<T>() / size_of::<$word>() {
-                // SAFETY: the k-th granule of `value`: NoUninit, so every byte is initialised.
-                let granule = unsafe { from.cast::<$word>().add(k).read() };
-                // SAFETY: the k-th granule of the element: in bounds and aligned, by the caller.
-                let word = unsafe { to.cast::<$word>().add(k) };
-                // SAFETY: see above; all concurrent accesses are atomic.
-                unsafe { <$atomic>::from_ptr(word) }.store(granule, Relaxed);
-            }
-        };
-    }
-    match granule::<T>() {
-        8 => copy!(AtomicU64, u64),
-        4 => copy!(AtomicU32, u32),
-        2 => copy!(AtomicU16, u16),
-        _ => copy!(AtomicU8, u8),
-    }
+    let from = (&raw const value).cast();
+    // SAFETY: passed on; `value` is NoUninit, so every byte is initialised.
+    unsafe { store_bytes(to, from, size_of::<T>(), granule::<T>()) };
 }
 
 /// Reads one element of any type from shared memory into private memory, granule by granule.

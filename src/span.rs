@@ -109,24 +109,6 @@ impl fmt::Display for Span {
     }
 }
 
-macro_rules! from_range {
-    ($($range:ty),*) => {$(
-        impl From<$range> for Span {
-            fn from(range: $range) -> Self {
-                span(range)
-            }
-        }
-    )*};
-}
-from_range!(
-    Range<usize>,
-    RangeFrom<usize>,
-    RangeFull,
-    RangeInclusive<usize>,
-    RangeTo<usize>,
-    RangeToInclusive<usize>
-);
-
 impl From<usize> for Span {
     /// The one index; the dimension stays, with one index.
     fn from(index: usize) -> Self {
@@ -163,8 +145,20 @@ impl<S: Into<Span>, const D: usize> Section<D> for [S; D] {
     }
 }
 
-macro_rules! bare {
+impl Section<1> for Span {
+    fn spans(self) -> [Span; 1] {
+        [self]
+    }
+}
+
+macro_rules! ranges {
     ($($range:ty),*) => {$(
+        impl From<$range> for Span {
+            fn from(range: $range) -> Self {
+                span(range)
+            }
+        }
+
         impl Section<1> for $range {
             fn spans(self) -> [Span; 1] {
                 [self.into()]
@@ -172,8 +166,7 @@ macro_rules! bare {
         }
     )*};
 }
-bare!(
-    Span,
+ranges!(
     Range<usize>,
     RangeFrom<usize>,
     RangeFull,

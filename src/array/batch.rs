@@ -103,24 +103,36 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let mut addresses = [std::ptr::null_mut(); BLOCK];
         for (block, indices) in indices.chunks(BLOCK).enumerate() {
             let addresses = &mut addresses[..indices.len()];
-            let all = self.find_all(indices, addresses);
-            for (k, address) in addresses.iter_mut().enumerate() {
-                if all {
-                    break;
-                }
-                if address.is_null() {
-                    let (rank, offset) = self.layout.locate(indices[k].into_array());
-                    match self.element_of(rank, offset)? {
-                        Some(at) => *address = at,
-                        None => elsewhere.push(Place {
-                            rank,
-                            offset,
-                            at: block * BLOCK + k,
-                        }),
-                    }
-                }
+            if !self.find_all(indices, addresses) {
+                self.find_others(indices, addresses, block * BLOCK, elsewhere)?;
             }
             body(block * BLOCK, addresses)?;
+        }
+        Ok(())
+    }
+
+    /// The addresses that are null, of elements that turn out to be mapped; the others are added
+    /// to `elsewhere`, numbered from `first` on.
+    fn find_others<I: ArrayIndex<D>>(
+        &self,
+        indices: &[I],
+        addresses: &mut [*mut u8],
+        first: usize,
+        elsewhere: &mut Vec<Place>,
+    ) -> Result<()> {
+        for (k, address) in addresses.iter_mut().enumerate() {
+            if !address.is_null() {
+                continue;
+            }
+            let (rank, offset) = self.layout.locate(indices[k].into_array());
+            match self.element_of(rank, offset)? {
+                Some(at) => *address = at,
+                None => elsewhere.push(Place {
+                    rank,
+                    offset,
+                    at: first + k,
+                }),
+            }
         }
         Ok(())
     }
@@ -128,7 +140,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// The addresses of elements as far as they are known, null elsewhere; whether all are known.
     /// The indices have been checked.
     #[inline]
-    pub(super) fn find_all<I: ArrayIndex<D>>(
+    fn find_all<I: ArrayIndex<D>>(
         &self,
         indices: &[I],
         addresses: &mut [*mut u8],

@@ -1,6 +1,6 @@
 //! Indices of arrays, and which of them a rank holds.
 
-use crate::dist::Layout;
+use crate::dist::{Layout, successor};
 use std::ops::Range;
 
 /// An index or a shape of an array of `D` dimensions: `[usize; D]`, in one dimension also `usize`.
@@ -115,19 +115,4 @@ impl<'a, const D: usize> Owned<'a, D> {
             Some(this.layout.global(this.rank, place))
         })
     }
-}
-
-/// The index after `index` in row-major order.
-pub(super) fn successor<const D: usize>(
-    mut index: [usize; D],
-    shape: [usize; D],
-) -> Option<[usize; D]> {
-    for d in (0..D).rev() {
-        index[d] += 1;
-        if index[d] < shape[d] {
-            return Some(index);
-        }
-        index[d] = 0;
-    }
-    None
 }

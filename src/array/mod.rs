@@ -27,7 +27,7 @@ pub use modes::{LocalView, ReadView};
 pub use request::Scope;
 pub use update::Updates;
 
-use crate::dist::Layout;
+use crate::dist::{Layout, successor};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::window::Window;
@@ -229,7 +229,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             // SAFETY: an element of this rank's memory. Peers may look at it already, as shared
             // memory.
             unsafe { element::store(at(offset), value) };
-            next = index::successor(place, shape);
+            next = successor(place, shape);
         }
     }
 

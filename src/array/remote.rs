@@ -135,14 +135,14 @@ struct Rows {
 }
 
 impl Rows {
-    fn push(&mut self, row: Row) {
+    /// Adds a row. Those before it are a full request, and returned, if that would have more than
+    /// `most` elements with it.
+    fn push(&mut self, row: Row, most: usize) -> Option<Self> {
+        let too_many = self.elements > 0 && self.elements + row.count > most;
+        let full = (too_many || self.rows.len() >= RUNS).then(|| std::mem::take(self));
         self.elements += row.count;
         self.rows.push(row);
-    }
-
-    /// Whether there is no place for so many elements more.
-    fn is_full(&self, more: usize, most: usize) -> bool {
-        self.rows.len() >= RUNS || (self.elements > 0 && self.elements + more > most)
+        full
     }
 
     fn runs(&self) -> Vec<Run> {
@@ -197,11 +197,9 @@ impl<'a, T: Element> Reads<'a, T> {
             }
             for part in parts(row, most_of::<T>()) {
                 let waiting = self.by_owner.entry(patch.rank).or_default();
-                if waiting.is_full(part.count, most_of::<T>()) {
-                    let full = std::mem::take(waiting);
+                if let Some(full) = waiting.push(part, most_of::<T>()) {
                     self.post(patch.rank, full, to)?;
                 }
-                self.by_owner.entry(patch.rank).or_default().push(part);
             }
         }
         Ok(())
@@ -209,7 +207,7 @@ impl<'a, T: Element> Reads<'a, T> {
 
     /// Reads neighbours by UCX's get.
     fn get(&mut self, rank: usize, row: Row, to: &mut [T::Bits]) -> Result<()> {
-        for part in parts(row, (GET_BYTES / size_of::<T>()).max(1)) {
+        for part in parts(row, GET_BYTES / size_of::<T>()) {
             if self.gets.len() >= GETS {
                 self.take_get(to)?;
             }
@@ -313,12 +311,13 @@ fn spread<B>(to: &mut [B], row: Row, values: impl Iterator<Item = B>) -> Result<
     }
 }
 
-/// A row in pieces of at most so many elements.
+/// A row in pieces of at most so many elements, or of one.
 fn parts(row: Row, most: usize) -> impl Iterator<Item = Row> {
-    (0..row.count).step_by(most.max(1)).map(move |k| Row {
-        offset: row.offset.wrapping_add_signed(row.step * k.cast_signed()),
+    let most = most.max(1);
+    (0..row.count).step_by(most).map(move |k| Row {
+        offset: row.offset_of(k),
         count: most.min(row.count - k),
-        at: row.at + k * row.at_step,
+        at: row.at_of(k),
         ..row
     })
 }
@@ -358,11 +357,9 @@ impl<'a, T: Element> Writes<'a, T> {
             }
             for part in parts(row, most_of::<T>()) {
                 let waiting = self.by_owner.entry(patch.rank).or_default();
-                if waiting.is_full(part.count, most_of::<T>()) {
-                    let full = std::mem::take(waiting);
+                if let Some(full) = waiting.push(part, most_of::<T>()) {
                     self.post(patch.rank, &full)?;
                 }
-                self.by_owner.entry(patch.rank).or_default().push(part);
             }
         }
         Ok(())
@@ -379,7 +376,7 @@ impl<'a, T: Element> Writes<'a, T> {
             let from = &self.from[row.at..row.at + row.count];
             return self.requests.window.put_range(rank, row.offset, from);
         }
-        for part in parts(row, (GET_BYTES / size_of::<T>()).max(1)) {
+        for part in parts(row, GET_BYTES / size_of::<T>()) {
             let values: Vec<T> = self.values(part).collect();
             self.requests.window.put_range(rank, part.offset, &values)?;
         }
@@ -588,8 +585,7 @@ impl<'a, T: AtomicElement> Applies<'a, T> {
     /// Combines a row from its places in `from`.
     pub(super) fn row(&mut self, rank: usize, row: Row, from: &[T]) -> Result<()> {
         for k in 0..row.count {
-            let offset = row.offset.wrapping_add_signed(row.step * k.cast_signed());
-            self.push(rank, offset, from[row.at + k * row.at_step])?;
+            self.push(rank, row.offset_of(k), from[row.at_of(k)])?;
         }
         Ok(())
     }

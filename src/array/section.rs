@@ -212,9 +212,8 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
                 while k < row.count {
                     block.clear();
                     for address in addresses.iter_mut().take(row.count - k) {
-                        let offset = row.offset.wrapping_add_signed(row.step * k.cast_signed());
-                        *address = base.wrapping_add(offset * size_of::<T>());
-                        block.push(values[row.at + k * row.at_step]);
+                        *address = base.wrapping_add(row.offset_of(k) * size_of::<T>());
+                        block.push(values[row.at_of(k)]);
                         k += 1;
                     }
                     // SAFETY: elements of the row, which lies in that rank's mapped memory.

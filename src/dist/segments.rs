@@ -1,6 +1,6 @@
 //! Sections: which pieces of which ranks' memory a regular selection of indices is.
 
-use super::{Axis, Kind, Layout};
+use super::{Axis, Kind, Layout, successor};
 
 /// Regularly spaced indices of one dimension: `count` of them from `start` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -253,6 +253,17 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// The `k`-th element's place in memory.
+    pub(crate) fn offset_of(&self, k: usize) -> usize {
+        self.offset
+            .wrapping_add_signed(self.step.wrapping_mul(k.cast_signed()))
+    }
+
+    /// And in the section.
+    pub(crate) fn at_of(&self, k: usize) -> usize {
+        self.at + k * self.at_step
+    }
+
     /// Whether its elements are neighbours in memory.
     pub(crate) fn is_dense(&self) -> bool {
         self.step == 1 || self.count == 1
@@ -277,15 +288,7 @@ impl<const D: usize> Iterator for Rows<D> {
             offset = offset.wrapping_add_signed(self.patch.steps[d] * k.cast_signed());
             at += self.patch.at_steps[d] * k;
         }
-        let mut after = index;
-        self.next = (0..D).rev().find_map(|d| {
-            after[d] += 1;
-            if after[d] < self.patch.counts[d] {
-                return Some(after);
-            }
-            after[d] = 0;
-            None
-        });
+        self.next = successor(index, self.patch.counts);
         Some(Row {
             offset,
             at,

@@ -310,6 +310,11 @@ pub(crate) struct Tags {
 
 impl Tags {
     pub(crate) const ALL: Self = Self { tag: 0, mask: 0 };
+
+    /// Whether `tag` is one of them, as UCX sees it.
+    pub(crate) fn fit(self, tag: u64) -> bool {
+        (tag ^ self.tag) & self.mask == 0
+    }
 }
 
 /// A message that is being received.

@@ -107,17 +107,13 @@ impl Mailbox {
 
     fn take(&self, tags: Tags) -> Option<(u64, Vec<u8>)> {
         let mut letters = self.lock();
-        let found = letters
-            .iter()
-            .position(|(tag, _)| (tag ^ tags.tag) & tags.mask == 0)?;
+        let found = letters.iter().position(|(tag, _)| tags.fit(*tag))?;
         letters.remove(found)
     }
 
     fn look(&self, tags: Tags) -> Option<(u64, usize)> {
         let letters = self.lock();
-        let found = letters
-            .iter()
-            .find(|(tag, _)| (tag ^ tags.tag) & tags.mask == 0)?;
+        let found = letters.iter().find(|(tag, _)| tags.fit(*tag))?;
         Some((found.0, found.1.len()))
     }
 }
@@ -461,11 +457,15 @@ impl Core {
             self.worker.wake();
             return Ok(Request::done(self, ()));
         }
+        self.send_to("send", to, tag, bytes)
+    }
+
+    fn send_to(&self, what: &str, to: usize, tag: u64, bytes: Vec<u8>) -> Result<Request<'_, ()>> {
         let endpoint = self.peers.for_messages(to)?;
         let message = self
             .worker
             .post_send(endpoint, tag, bytes)
-            .map_err(|error| error.context(format!("send to rank {to}")).with_peer(to))?;
+            .map_err(|error| error.context(format!("{what} to rank {to}")).with_peer(to))?;
         Ok(Request::waiting(self, message))
     }
 
@@ -482,19 +482,17 @@ impl Core {
         part: u32,
         bytes: Vec<u8>,
     ) -> Result<Request<'_, ()>> {
-        let endpoint = self.peers.for_messages(to)?;
-        let tag = MESSAGE | PART | self.from(self.rank) | (u64::from(part) & TAG);
-        let message = self
-            .worker
-            .post_send(endpoint, tag, bytes)
-            .map_err(|error| error.context(format!("part to rank {to}")).with_peer(to))?;
-        Ok(Request::waiting(self, message))
+        self.send_to("part", to, self.part_tag(self.rank, part), bytes)
+    }
+
+    fn part_tag(&self, from: usize, part: u32) -> u64 {
+        MESSAGE | PART | self.from(from) | (u64::from(part) & TAG)
     }
 
     /// Receives the part that rank `from` has sent.
     pub(super) fn receive_part(&self, from: usize, part: u32) -> Result<Vec<u8>> {
         let tags = Tags {
-            tag: MESSAGE | PART | self.from(from) | (u64::from(part) & TAG),
+            tag: self.part_tag(from, part),
             mask: u64::MAX,
         };
         let part = self.receive_tags(tags);

@@ -3,8 +3,7 @@
 //! It follows from the layout, and each rank finds it out for itself.
 
 use crate::array::Boundary;
-use crate::array::index::successor;
-use crate::dist::{Layout, Patch};
+use crate::dist::{Layout, Patch, successor};
 use crate::element::Element;
 use std::collections::BTreeMap;
 use std::ops::Range;

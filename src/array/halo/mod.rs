@@ -160,11 +160,10 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             // One by one: cells of one message may be the same (mirrors).
             for row in message.cells.iter().flat_map(Patch::rows) {
                 for k in 0..row.count {
-                    let offset = row.offset.wrapping_add_signed(row.step * k.cast_signed());
-                    let cell = base.wrapping_add(offset * size_of::<T>());
+                    let cell = base.wrapping_add(row.offset_of(k) * size_of::<T>());
                     // SAFETY: the cell lies in this rank's memory.
                     let before = unsafe { element::load::<T>(cell) }?;
-                    let after = op.combine(before, theirs[row.at + k * row.at_step]);
+                    let after = op.combine(before, theirs[row.at_of(k)]);
                     // SAFETY: as above.
                     unsafe { element::store(cell, after) };
                 }

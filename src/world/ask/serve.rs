@@ -43,15 +43,7 @@ impl Core {
     /// until [`Core::stop_serving`] has returned and is only accessed as shared memory.
     pub(crate) unsafe fn serve_memory<T: Element>(&self, id: u64, base: *mut u8, count: usize) {
         if let (Some(served), Some(base)) = (&self.served, NonNull::new(base)) {
-            let shard = Shard {
-                base,
-                count: count as u64,
-                size: size_of::<T>(),
-                granule: element::granule::<T>(),
-                type_hash: element::type_hash::<T>(),
-                class: Class::of::<T>(),
-            };
-            served.lock().insert(id, shard);
+            served.lock().insert(id, Shard::new::<T>(base, count));
         }
     }
 
@@ -89,6 +81,18 @@ impl Served {
 }
 
 impl Shard {
+    /// Of `count` elements of type `T`. The caller keeps the invariant.
+    fn new<T: Element>(base: NonNull<u8>, count: usize) -> Self {
+        Self {
+            base,
+            count: count as u64,
+            size: size_of::<T>(),
+            granule: element::granule::<T>(),
+            type_hash: element::type_hash::<T>(),
+            class: Class::of::<T>(),
+        }
+    }
+
     /// All of the request, or nothing of it.
     fn carry_out(&self, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
         self.check(request)?;
@@ -402,15 +406,7 @@ mod tests {
         words[4..4 + COUNT].copy_from_slice(&[0; COUNT]);
         let served = Served::default();
         let base = NonNull::new(words[4..].as_mut_ptr().cast::<u8>()).unwrap();
-        let shard = Shard {
-            base,
-            count: count as u64,
-            size: size_of::<T>(),
-            granule: element::granule::<T>(),
-            type_hash: element::type_hash::<T>(),
-            class: Class::of::<T>(),
-        };
-        served.lock().insert(7, shard);
+        served.lock().insert(7, Shard::new::<T>(base, count));
         Memory { words, served }
     }
 

@@ -8,6 +8,7 @@ mod reduce;
 pub use ragged::Ragged;
 
 use super::engine::Combine;
+use super::messages::values_of;
 use super::node::{RESULT, SLOT};
 use super::signature::{Call, Signature};
 use super::{Core, Team};
@@ -287,14 +288,6 @@ pub(super) fn encode<T: Serialize>(object: &T) -> Result<Vec<u8>> {
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     ucxrun::codec::decode(bytes, bytes.len())
         .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))
-}
-
-/// The elements whose bytes these are, wherever they lie.
-fn values_of<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
-    bytes
-        .chunks_exact(size_of::<T>())
-        .map(|bytes| from_bits(bytemuck::pod_read_unaligned::<T::Bits>(bytes)))
-        .collect()
 }
 
 fn fill<T: Element>(values: &mut [T], bytes: &[u8]) -> Result<()> {

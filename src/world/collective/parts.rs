@@ -4,6 +4,7 @@
 //! messages from rank to rank.
 
 use super::{Ragged, decode, encode};
+use crate::dist::block_start;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operator::Combine;
@@ -172,10 +173,7 @@ impl Team {
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: impl Combine<T>) -> Result<Vec<T>> {
         let mut all = values.to_vec();
         self.all_reduce_as(Call::ReduceScatter, 0, &mut all, op)?;
-        let start = |rank: usize| {
-            let start = (rank as u128 * all.len() as u128).div_ceil(self.core.size as u128);
-            usize::try_from(start).unwrap_or(all.len())
-        };
+        let start = |rank| block_start(all.len(), self.core.size, rank);
         let mine = start(self.core.rank)..start(self.core.rank + 1);
         Ok(all[mine].to_vec())
     }

@@ -5,6 +5,7 @@ use crate::element::{self, Element};
 use crate::error::Result;
 use crate::operator::{Combine, Number, Op};
 use crate::world::engine;
+use crate::world::messages::values_of;
 use crate::world::node::SLOT;
 use crate::world::{Call, Signature, Team};
 
@@ -50,16 +51,9 @@ impl Team {
         // Operators are below 2^12, so is the rest the root's.
         signature.detail |= u32::try_from(root).unwrap_or(0) << 12;
         if !op.commutes() {
-            let all = self
-                .core
-                .gather_bytes(&signature, bytemuck::cast_slice(values))?;
-            let each = size_of_val(values);
-            for (rank, bytes) in all.chunks_exact(each.max(1)).enumerate() {
-                if rank == 0 {
-                    fill(values, bytes)?;
-                } else {
-                    combine_values(&op, values, bytes)?;
-                }
+            let all = self.first_ranks::<T>(&signature, values, self.size(), &op)?;
+            if let Some(all) = all {
+                values.copy_from_slice(&all);
             }
             return Ok(());
         }
@@ -118,7 +112,7 @@ impl Team {
     #[track_caller]
     pub fn scan_slice<T: Element>(&self, values: &mut [T], op: impl Combine<T>) -> Result<()> {
         let signature = signature::<T>(Call::Scan, &op, values.len());
-        let before = self.before::<T>(&signature, values, self.rank() + 1, &op)?;
+        let before = self.first_ranks::<T>(&signature, values, self.rank() + 1, &op)?;
         if let Some(before) = before {
             values.copy_from_slice(&before);
         }
@@ -134,12 +128,12 @@ impl Team {
     #[track_caller]
     pub fn exscan<T: Element>(&self, value: T, op: impl Combine<T>) -> Result<Option<T>> {
         let signature = signature::<T>(Call::Scan, &op, usize::MAX);
-        let before = self.before::<T>(&signature, &[value], self.rank(), &op)?;
+        let before = self.first_ranks::<T>(&signature, &[value], self.rank(), &op)?;
         Ok(before.and_then(|before| before.first().copied()))
     }
 
-    /// The values of the first `ranks` ranks combined; None of none.
-    fn before<T: Element>(
+    /// The values of the first `ranks` ranks combined in their order; None of none.
+    fn first_ranks<T: Element>(
         &self,
         signature: &Signature,
         values: &[T],
@@ -194,7 +188,7 @@ impl Team {
         let all = self
             .core
             .gather_bytes(&signature, bytemuck::bytes_of(&value))?;
-        let all = super::values_of::<T>(&all)?;
+        let all = values_of::<T>(&all)?;
         let mut best = (all[0], 0);
         for (rank, &value) in all.iter().enumerate().skip(1) {
             let winner = T::reduce(op, best.0, value);
