@@ -7,6 +7,8 @@
 //! Any rank adds to any bin, whoever holds it, and no addition is lost. With `get` and `put` two
 //! ranks could both read 7 and both write 8.
 
+mod arguments;
+
 use clap::Parser;
 use pgas::{GlobalArray, Op, World};
 use std::process::ExitCode;
@@ -24,19 +26,7 @@ struct Arguments {
 }
 
 fn main() -> pgas::Result<ExitCode> {
-    World::run(|world| {
-        // All ranks have the same command line. One answers for all.
-        match Arguments::try_parse() {
-            Ok(arguments) => count(world, &arguments),
-            Err(error) => {
-                if world.rank() == 0 {
-                    // If nobody reads it, there is nobody to tell.
-                    let _ = error.print();
-                }
-                Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
-            }
-        }
-    })
+    World::run(|world| arguments::with(world, count))
 }
 
 fn count(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {

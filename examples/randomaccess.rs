@@ -9,6 +9,8 @@
 //! rules allow errors in one word of a hundred, this program none. The result is in GUPS, giga
 //! updates per second.
 
+mod arguments;
+
 use clap::Parser;
 use pgas::{BitOp, GlobalArray, Op, World};
 use std::process::ExitCode;
@@ -23,19 +25,7 @@ struct Arguments {
 }
 
 fn main() -> pgas::Result<ExitCode> {
-    World::run(|world| {
-        // All ranks have the same command line. One answers for all.
-        match Arguments::try_parse() {
-            Ok(arguments) => measure(world, &arguments),
-            Err(error) => {
-                if world.rank() == 0 {
-                    // If nobody reads it, there is nobody to tell.
-                    let _ = error.print();
-                }
-                Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
-            }
-        }
-    })
+    World::run(|world| arguments::with(world, measure))
 }
 
 fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {

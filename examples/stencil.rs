@@ -14,6 +14,7 @@
 //! - `--variant one-sided`: each rank reads them from their owners, without those ranks' doing
 //!   anything.
 
+mod arguments;
 #[path = "stencil/blocks.rs"]
 mod blocks;
 #[path = "stencil/files.rs"]
@@ -91,19 +92,7 @@ enum Variant {
 }
 
 fn main() -> pgas::Result<ExitCode> {
-    World::run(|world| {
-        // All ranks have the same command line. One answers for all.
-        match Arguments::try_parse() {
-            Ok(arguments) => simulate(world, &arguments),
-            Err(error) => {
-                if world.rank() == 0 {
-                    // If nobody reads it, there is nobody to tell.
-                    let _ = error.print();
-                }
-                Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
-            }
-        }
-    })
+    World::run(|world| arguments::with(world, simulate))
 }
 
 fn simulate(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {

@@ -122,7 +122,14 @@ pub(crate) unsafe fn load<T: Element>(from: *const u8) -> Result<T> {
 pub(crate) unsafe fn load_bits<T: Element>(from: *const u8) -> T::Bits {
     let mut bits = MaybeUninit::<T::Bits>::uninit();
     // SAFETY: passed on; `bits` has T's layout.
-    unsafe { load_bytes(bits.as_mut_ptr().cast(), from, size_of::<T>(), granule::<T>()) };
+    unsafe {
+        load_bytes(
+            bits.as_mut_ptr().cast(),
+            from,
+            size_of::<T>(),
+            granule::<T>(),
+        )
+    };
     // SAFETY: all size_of::<T>() bytes were written; Bits accepts any initialised bytes.
     unsafe { bits.assume_init() }
 }

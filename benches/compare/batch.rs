@@ -275,12 +275,13 @@ fn section_loop(array: &GlobalArray<u64, 2>, n: usize, mut x: u64) -> Result<u64
     Ok(x)
 }
 
-fn gets_loop(array: &GlobalArray<u64, 2>, n: usize, mut x: u64) -> Result<u64> {
+/// Reads random columns, one element after another: `get` is given a row of rank 1's and a column.
+fn gets_loop(get: impl Fn(usize, usize) -> Result<u64>, n: usize, mut x: u64) -> Result<u64> {
     let mut values = vec![0; ROWS];
     for round in 1..=n {
         let column = random_column(&mut x);
         for (offset, value) in values.iter_mut().enumerate() {
-            *value = array.get([ROWS + offset, column])?;
+            *value = get(offset, column)?;
         }
         if round == n {
             assert_column(column, &values);
@@ -300,23 +301,11 @@ fn column(world: &World, batches: Batches) -> Result<()> {
     world.barrier()?;
     if world.rank() == 0 {
         let plain = segment.words();
-        let mut values = vec![0; ROWS];
         let [section, gets, plain] = batches.turns(
             [
                 &mut |n, seed| section_loop(&array, n, seed),
-                &mut |n, seed| gets_loop(&array, n, seed),
-                &mut |n, mut x| {
-                    for round in 1..=n {
-                        let column = random_column(&mut x);
-                        for (offset, value) in values.iter_mut().enumerate() {
-                            *value = plain.get(offset * COLUMNS + column)?;
-                        }
-                        if round == n {
-                            assert_column(column, &values);
-                        }
-                    }
-                    Ok(x)
-                },
+                &mut |n, seed| gets_loop(|row, column| array.get([ROWS + row, column]), n, seed),
+                &mut |n, seed| gets_loop(|row, column| plain.get(row * COLUMNS + column), n, seed),
             ],
             &mut || (),
         )?;
@@ -401,7 +390,7 @@ pub(crate) fn remote(world: &World, batches: Batches, count: usize) -> Result<()
         let [section, gets] = batches.turns(
             [
                 &mut |n, seed| section_loop(&array, n, seed),
-                &mut |n, seed| gets_loop(&array, n, seed),
+                &mut |n, seed| gets_loop(|row, column| array.get([ROWS + row, column]), n, seed),
             ],
             &mut || (),
         )?;

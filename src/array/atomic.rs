@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "atomics through mapped pointers")]
 
 use super::modes::{Mode, view};
-use super::{ArrayIndex, GlobalArray, Owned, Slot, during, slowly};
+use super::{ArrayIndex, GlobalArray, Owned, Slot, slowly};
 use crate::atomic::{self, AtomicBits, AtomicElement, AtomicNumber, AtomicOp};
 use crate::error::{Error, Result};
 use crate::world::Call;
@@ -64,14 +64,13 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
             if !always {
                 self.mode.check_open(call)?;
             }
-            let (rank, offset) = self.locate(call, index)?;
-            if let Some(at) = self.element_of(rank, offset)? {
+            self.reach(
+                call,
+                index,
                 // SAFETY: a mapped element; T's granule is its size.
-                return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
-            }
-            self.window
-                .fetch_op(op, rank, offset, value)
-                .map_err(|error| during(call, index, rank, error))
+                |at| Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
+                |rank, offset| self.window.fetch_op(op, rank, offset, value),
+            )
         })
     }
 
@@ -104,14 +103,13 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
             if !always {
                 self.mode.check_open("compare_exchange")?;
             }
-            let (rank, offset) = self.locate("compare_exchange", index)?;
-            if let Some(at) = self.element_of(rank, offset)? {
+            self.reach(
+                "compare_exchange",
+                index,
                 // SAFETY: a mapped element; T's granule is its size.
-                return Ok(unsafe { atomic::compare_exchange_at(at, current, new) });
-            }
-            self.window
-                .compare_exchange(rank, offset, current, new)
-                .map_err(|error| during("compare_exchange", index, rank, error))
+                |at| Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
+                |rank, offset| self.window.compare_exchange(rank, offset, current, new),
+            )
         })
     }
 }
@@ -218,15 +216,13 @@ impl<T: AtomicElement, const D: usize> AtomicsView<'_, T, D> {
     #[inline(never)]
     fn load_slowly(&self, index: [usize; D], to: &mut Slot<T>) -> Option<Error> {
         to.fill(|| {
-            let (rank, offset) = self.array.locate("load", index)?;
-            if let Some(at) = self.array.element_of(rank, offset)? {
+            self.array.reach(
+                "load",
+                index,
                 // SAFETY: a mapped element; T's granule is its size.
-                return Ok(unsafe { atomic::load_at(at) });
-            }
-            self.array
-                .window
-                .load(rank, offset)
-                .map_err(|error| during("load", index, rank, error))
+                |at| Ok(unsafe { atomic::load_at(at) }),
+                |rank, offset| self.array.window.load(rank, offset),
+            )
         })
     }
 

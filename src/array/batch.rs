@@ -140,17 +140,14 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// The addresses of elements as far as they are known, null elsewhere; whether all are known.
     /// The indices have been checked.
     #[inline]
-    fn find_all<I: ArrayIndex<D>>(
-        &self,
-        indices: &[I],
-        addresses: &mut [*mut u8],
-    ) -> bool {
+    fn find_all<I: ArrayIndex<D>>(&self, indices: &[I], addresses: &mut [*mut u8]) -> bool {
         let mut all = true;
-        if self.layout.line().0 > 0 {
+        let line = self.layout.line().0 > 0;
+        let owner = |index| Layout::<D>::owner(index, self.multiplier, self.shift);
+        if line {
             for (index, address) in indices.iter().zip(&mut *addresses) {
                 let index = index.into_array()[0];
-                let rank = Layout::<D>::owner(index, self.multiplier, self.shift);
-                let zeroth = self.rows[rank].load(Ordering::Relaxed);
+                let zeroth = self.rows[owner(index)].load(Ordering::Relaxed);
                 all &= !zeroth.is_null();
                 *address = zeroth.wrapping_add(index * size_of::<T>());
                 prefetch(*address);
@@ -158,20 +155,15 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             if all {
                 return true;
             }
-            for (index, address) in indices.iter().zip(&mut *addresses) {
-                let index = index.into_array()[0];
-                let rank = Layout::<D>::owner(index, self.multiplier, self.shift);
-                // Looked at again: another thread may have found it meanwhile.
-                let zeroth = self.rows[rank].load(Ordering::Relaxed);
-                *address = match zeroth.is_null() {
-                    true => zeroth,
-                    false => zeroth.wrapping_add(index * size_of::<T>()),
-                };
-            }
-            return false;
+            // Looked at again: another thread may have found it meanwhile.
+            all = true;
         }
         for (index, address) in indices.iter().zip(addresses) {
-            let (rank, offset) = self.layout.locate(index.into_array());
+            let index = index.into_array();
+            let (rank, offset) = match line {
+                true => (owner(index[0]), index[0]),
+                false => self.layout.locate(index),
+            };
             let base = self.rows[rank].load(Ordering::Relaxed);
             all &= !base.is_null();
             *address = match base.is_null() {

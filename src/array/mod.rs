@@ -484,14 +484,13 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 return unsafe { element::load(at) };
             }
             mode.check_open("get")?;
-            let (rank, offset) = self.locate("get", index)?;
-            if let Some(at) = self.element_of(rank, offset)? {
+            self.reach(
+                "get",
+                index,
                 // SAFETY: a mapped element of this array.
-                return unsafe { element::load(at) };
-            }
-            self.window
-                .get(rank, offset)
-                .map_err(|error| during("get", index, rank, error))
+                |at| unsafe { element::load(at) },
+                |rank, offset| self.window.get(rank, offset),
+            )
         })
     }
 
@@ -503,15 +502,33 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             unsafe { element::store(at, value) };
             return Ok(());
         }
-        let (rank, offset) = self.locate_open("put", index)?;
-        if let Some(at) = self.element_of(rank, offset)? {
-            // SAFETY: a mapped element of this array.
-            unsafe { element::store(at, value) };
-            return Ok(());
+        self.mode.check_open("put")?;
+        self.reach(
+            "put",
+            index,
+            |at| {
+                // SAFETY: a mapped element of this array.
+                unsafe { element::store(at, value) };
+                Ok(())
+            },
+            |rank, offset| self.window.put(rank, offset, value),
+        )
+    }
+
+    /// What `here` does with the element at `index` if that is mapped; else what `there` does with
+    /// it by its rank and its place in the rank's memory. In any mode.
+    fn reach<R>(
+        &self,
+        call: &str,
+        index: [usize; D],
+        here: impl FnOnce(*mut u8) -> Result<R>,
+        there: impl FnOnce(usize, usize) -> Result<R>,
+    ) -> Result<R> {
+        let (rank, offset) = self.locate(call, index)?;
+        match self.element_of(rank, offset)? {
+            Some(at) => here(at),
+            None => there(rank, offset).map_err(|error| during(call, index, rank, error)),
         }
-        self.window
-            .put(rank, offset, value)
-            .map_err(|error| during("put", index, rank, error))
     }
 
     /// The rank that holds `index`, and the element's place in its memory.
@@ -522,11 +539,6 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         } else {
             Err(self.out_of_bounds(call, index))
         }
-    }
-
-    fn locate_open(&self, call: &str, index: [usize; D]) -> Result<(usize, usize)> {
-        self.mode.check_open(call)?;
-        self.locate(call, index)
     }
 
     /// Pointer to the element at `offset` of `rank`'s memory, if that is mapped.

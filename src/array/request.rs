@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "loads and stores through mapped pointers")]
 
 use super::remote::{Gathers, Reads};
-use super::{ArrayIndex, GlobalArray, during};
+use super::{ArrayIndex, GlobalArray};
 use crate::dist::Slice;
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,17 +26,18 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::get`].
     pub fn get_async(&self, index: impl ArrayIndex<D>) -> Result<Request<'_, T>> {
         let index = index.into_array();
-        let (rank, offset) = self.locate_open("get_async", index)?;
-        if let Some(at) = self.element_of(rank, offset)? {
+        self.mode.check_open("get_async")?;
+        self.reach(
+            "get_async",
+            index,
             // SAFETY: a mapped element of this array.
-            return Ok(Request::done(self.core_of(), unsafe { element::load(at) }?));
-        }
-        let get = self
-            .window
-            .get_nb(rank, offset, 1)
-            .map_err(|error| during("get_async", index, rank, error))?;
-        get.may_be_forgotten()?;
-        Ok(Request::waiting(self.core_of(), get))
+            |at| Ok(Request::done(self.core_of(), unsafe { element::load(at) }?)),
+            |rank, offset| {
+                let get = self.window.get_nb(rank, offset, 1)?;
+                get.may_be_forgotten()?;
+                Ok(Request::waiting(self.core_of(), get))
+            },
+        )
     }
 
     /// Starts [`GlobalArray::put`]: the request is done when the value is in its place. Does not
@@ -46,17 +47,20 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::put`].
     pub fn put_async(&self, index: impl ArrayIndex<D>, value: T) -> Result<Request<'_, ()>> {
         let index = index.into_array();
-        let (rank, offset) = self.locate_open("put_async", index)?;
-        if let Some(at) = self.element_of(rank, offset)? {
-            // SAFETY: a mapped element of this array.
-            unsafe { element::store(at, value) };
-            return Ok(Request::done(self.core_of(), ()));
-        }
-        let put = self
-            .window
-            .put_nb(rank, offset, value)
-            .map_err(|error| during("put_async", index, rank, error))?;
-        Ok(Request::waiting(self.core_of(), put))
+        self.mode.check_open("put_async")?;
+        self.reach(
+            "put_async",
+            index,
+            |at| {
+                // SAFETY: a mapped element of this array.
+                unsafe { element::store(at, value) };
+                Ok(Request::done(self.core_of(), ()))
+            },
+            |rank, offset| {
+                let put = self.window.put_nb(rank, offset, value)?;
+                Ok(Request::waiting(self.core_of(), put))
+            },
+        )
     }
 
     /// Starts [`GlobalArray::gather`]. One-sided; does not wait.

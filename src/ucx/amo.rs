@@ -76,11 +76,8 @@ impl RemoteKey {
         offset: usize,
         value: T,
     ) -> Result<T> {
-        self.check::<T>(offset, 1)?;
-        if let Some(pointer) = self.pointer {
-            // SAFETY: mapped while self lives, checked above to hold a T at `offset`.
-            let at = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above.
+        if let Some(at) = self.mapped::<T>(offset, 1)? {
+            // SAFETY: an element, mapped while self lives.
             return Ok(unsafe { atomic::fetch_op_at(op, at, value) });
         }
         if !T::CLASS.has_natively(op) {
@@ -108,11 +105,8 @@ impl RemoteKey {
         current: T,
         new: T,
     ) -> Result<T> {
-        self.check::<T>(offset, 1)?;
-        if let Some(pointer) = self.pointer {
-            // SAFETY: mapped while self lives, checked above to hold a T at `offset`.
-            let at = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above.
+        if let Some(at) = self.mapped::<T>(offset, 1)? {
+            // SAFETY: an element, mapped while self lives.
             return Ok(unsafe { atomic::compare_exchange_at(at, current, new) });
         }
         if !T::CLASS.is_native() {

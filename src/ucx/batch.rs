@@ -67,7 +67,7 @@ impl<T: Element> GetBatch<T> {
     /// of another worker; else as for [`RemoteKey::get`].
     #[doc(alias = "ucp_get_nbx")]
     pub fn post(&mut self, key: &RemoteKey, offset: usize, count: usize, at: usize) -> Result<()> {
-        key.check::<T>(offset, count)?;
+        let mapped = key.mapped::<T>(offset, count)?;
         let room = self.buffer.len();
         if at.checked_add(count).is_none_or(|end| end > room) {
             return Err(Error::new(
@@ -81,10 +81,8 @@ impl<T: Element> GetBatch<T> {
         // SAFETY: inside the buffer, as just checked. By pointer only: UCX may be writing to
         // other parts of it.
         let to = unsafe { self.buffer.as_mut_ptr().add(at) };
-        if let Some(pointer) = key.pointer {
-            // SAFETY: mapped while the key lives, checked above to hold `count` from `offset`.
-            let from = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above; as many elements of the buffer.
+        if let Some(from) = mapped {
+            // SAFETY: `count` elements, mapped while the key lives; as many of the buffer.
             unsafe { element::copy(to.cast(), from, count * size_of::<T>()) };
             return Ok(());
         }

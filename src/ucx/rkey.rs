@@ -32,7 +32,7 @@ const PUT_PIECE: usize = 1 << 20;
 #[derive(Debug)]
 pub struct RemoteKey {
     /// Where the peer's memory is mapped in this process.
-    pub(super) pointer: Option<NonNull<u8>>,
+    pointer: Option<NonNull<u8>>,
     serialized: SerializedRemoteKey,
     /// Shared with the keys to parts of this key's memory.
     unpacked: Arc<Unpacked>,
@@ -259,11 +259,8 @@ impl RemoteKey {
     /// [`ErrorKind::InvalidValue`], or [`ErrorKind::Ucx`].
     #[doc(alias = "ucp_get_nbx")]
     pub fn get<T: Element>(&self, offset: usize) -> Result<T> {
-        self.check::<T>(offset, 1)?;
-        if let Some(pointer) = self.pointer {
-            // SAFETY: mapped while self lives, checked above to hold a T at `offset`.
-            let from = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above; all processes access it as element::load does.
+        if let Some(from) = self.mapped::<T>(offset, 1)? {
+            // SAFETY: mapped while self lives; all processes access it as element::load does.
             return unsafe { element::load(from) };
         }
         let values = self.post_get::<T>(offset, 1)?.wait()?;
@@ -283,14 +280,11 @@ impl RemoteKey {
     /// # Errors
     /// As for [`RemoteKey::get`].
     pub fn get_nb<T: Element>(&self, offset: usize, count: usize) -> Result<Request<T>> {
-        self.check::<T>(offset, count)?;
-        let Some(pointer) = self.pointer else {
+        let Some(from) = self.mapped::<T>(offset, count)? else {
             return self.post_get(offset, count);
         };
         let mut buffer = Vec::<T::Bits>::with_capacity(count);
-        // SAFETY: mapped while self lives, checked above to hold `count` from `offset`.
-        let from = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-        // SAFETY: as above; the new buffer has that capacity.
+        // SAFETY: `count` elements, mapped while self lives; the new buffer has that capacity.
         unsafe { element::copy(buffer.as_mut_ptr().cast(), from, count * size_of::<T>()) };
         // SAFETY: complete, with the bytes of `count` elements in the buffer.
         Ok(unsafe { Request::new(self.endpoint().clone(), Posted::Done, buffer, count) })
@@ -302,11 +296,8 @@ impl RemoteKey {
     /// # Errors
     /// As for [`RemoteKey::get`].
     pub fn get_into<T: Element>(&self, offset: usize, to: &mut [T]) -> Result<()> {
-        self.check::<T>(offset, to.len())?;
-        if let Some(pointer) = self.pointer {
-            // SAFETY: mapped while self lives, checked above to hold to.len() from `offset`.
-            let from = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above.
+        if let Some(from) = self.mapped::<T>(offset, to.len())? {
+            // SAFETY: to.len() elements, mapped while self lives.
             return unsafe { element::load_slice(to, from) };
         }
         // Through a buffer of our own: should the wait end early, UCX may still write to it.
@@ -322,11 +313,8 @@ impl RemoteKey {
     /// As for [`RemoteKey::get`].
     #[doc(alias = "ucp_put_nbx")]
     pub fn put<T: Element>(&self, offset: usize, value: T) -> Result<()> {
-        self.check::<T>(offset, 1)?;
-        if let Some(pointer) = self.pointer {
-            // SAFETY: mapped while self lives, checked above to hold a T at `offset`.
-            let to = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above.
+        if let Some(to) = self.mapped::<T>(offset, 1)? {
+            // SAFETY: an element, mapped while self lives.
             unsafe { element::store(to, value) };
             return Ok(());
         }
@@ -339,11 +327,8 @@ impl RemoteKey {
     /// # Errors
     /// As for [`RemoteKey::get`].
     pub fn put_range<T: Element>(&self, offset: usize, from: &[T]) -> Result<()> {
-        self.check::<T>(offset, from.len())?;
-        if let Some(pointer) = self.pointer {
-            // SAFETY: mapped while self lives, checked above to hold from.len() from `offset`.
-            let to = unsafe { pointer.as_ptr().add(offset * size_of::<T>()) };
-            // SAFETY: as above.
+        if let Some(to) = self.mapped::<T>(offset, from.len())? {
+            // SAFETY: from.len() elements, mapped while self lives.
             unsafe { element::copy(to, from.as_ptr().cast(), size_of_val(from)) };
             return Ok(());
         }
@@ -375,8 +360,24 @@ impl RemoteKey {
         self.endpoint().worker().flush()
     }
 
+    /// Where `count` elements of type `T` from `offset` on are mapped in this process, while this
+    /// key lives; None if they are not.
+    ///
+    /// # Errors
+    /// As [`RemoteKey::check`].
+    pub(super) fn mapped<T: Element>(
+        &self,
+        offset: usize,
+        count: usize,
+    ) -> Result<Option<*mut u8>> {
+        self.check::<T>(offset, count)?;
+        // SAFETY: inside the memory, as just checked.
+        let at = |base: NonNull<u8>| unsafe { base.as_ptr().add(offset * size_of::<T>()) };
+        Ok(self.pointer.map(at))
+    }
+
     /// Whether `count` elements of type `T` from `offset` on lie inside the memory.
-    pub(super) fn check<T: Element>(&self, offset: usize, count: usize) -> Result<()> {
+    fn check<T: Element>(&self, offset: usize, count: usize) -> Result<()> {
         self.endpoint().check_open()?;
         let inside = offset
             .checked_add(count)

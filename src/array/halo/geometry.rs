@@ -36,6 +36,13 @@ pub(super) struct Message<const D: usize> {
     pub(super) cells: Vec<Patch<D>>,
 }
 
+impl<const D: usize> Message<D> {
+    /// Place of the message in the stage of this turn.
+    pub(super) fn place(&self, turn: usize) -> usize {
+        self.at + turn * self.stage
+    }
+}
+
 /// What an axis has beyond its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Edge {

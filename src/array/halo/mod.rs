@@ -89,8 +89,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         for message in &halo.sends {
             // SAFETY: the cells lie in this rank's memory.
             let values = unsafe { load_rows::<T, D>(base, &message.cells, message.len) }?;
-            let at = message.at + halo.turn * message.stage;
-            self.window.put_range(message.rank, at, &values)?;
+            self.window
+                .put_range(message.rank, message.place(halo.turn), &values)?;
         }
         Ok(())
     }
@@ -116,8 +116,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             }
         }
         for message in &halo.receives {
-            let at = message.at + turn * message.stage;
-            let stage = base.wrapping_add(at * size_of::<T>());
+            let stage = base.wrapping_add(message.place(turn) * size_of::<T>());
             // SAFETY: the message lies in a stage, which is in this rank's memory.
             let values = unsafe { element::load_vec::<T>(stage, message.len) }?;
             for row in message.cells.iter().flat_map(Patch::rows) {
@@ -155,7 +154,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         halo.turn = 1 - turn;
         let base = self.window.base();
         for message in &halo.sends {
-            let at = message.at + turn * message.stage;
+            let at = message.place(turn);
             let theirs = self.window.get_range::<T>(message.rank, at, message.len)?;
             // One by one: cells of one message may be the same (mirrors).
             for row in message.cells.iter().flat_map(Patch::rows) {
@@ -181,8 +180,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         for message in &halo.receives {
             // SAFETY: the cells lie in this rank's memory.
             let values = unsafe { load_rows::<T, D>(base, &message.cells, message.len) }?;
-            let at = message.at + halo.turn * message.stage;
-            let stage = base.wrapping_add(at * size_of::<T>());
+            let stage = base.wrapping_add(message.place(halo.turn) * size_of::<T>());
             // SAFETY: the message's place in a stage, which is in this rank's memory.
             unsafe { element::copy(stage, values.as_ptr().cast(), size_of_val(&values[..])) };
         }
