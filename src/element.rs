@@ -144,6 +144,37 @@ pub(crate) fn bits_mut<T: Element>(values: &mut [T]) -> Option<&mut [T::Bits]> {
     Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
 }
 
+/// The bytes as values, in place, if all bits are values and they are aligned.
+pub(crate) fn view<T: Element>(bytes: &[u8]) -> Option<&[T]> {
+    let fits =
+        bytes.as_ptr().cast::<T>().is_aligned() && bytes.len().is_multiple_of(size_of::<T>());
+    if !any_bits::<T>() || !fits {
+        return None;
+    }
+    let (pointer, len) = (bytes.as_ptr().cast::<T>(), bytes.len() / size_of::<T>());
+    // SAFETY: aligned, so many bytes, and any bytes are a T; the borrow is passed on.
+    Some(unsafe { std::slice::from_raw_parts(pointer, len) })
+}
+
+/// As [`view`], to be written.
+pub(crate) fn view_mut<T: Element>(bytes: &mut [u8]) -> Option<&mut [T]> {
+    let len = view::<T>(bytes)?.len();
+    let pointer = bytes.as_mut_ptr().cast::<T>();
+    // SAFETY: as for `view`; T: NoUninit, so what is written is bytes.
+    Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
+}
+
+/// Writes bytes over those of `bits` from byte `at` on.
+///
+/// # Panics
+/// If there are not so many.
+pub(crate) fn write_bytes<B: bytemuck::AnyBitPattern>(bits: &mut [B], at: usize, bytes: &[u8]) {
+    assert!(at <= size_of_val(bits) && bytes.len() <= size_of_val(bits) - at);
+    let to = bits.as_mut_ptr().cast::<u8>().wrapping_add(at);
+    // SAFETY: inside `bits`, as just seen, which accept any bytes; a borrow cannot overlap it.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+}
+
 /// Reads a run of elements from shared memory into `to`, whether they are values or not.
 ///
 /// # Safety

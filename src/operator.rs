@@ -58,6 +58,22 @@ pub(crate) mod sealed {
 
     pub trait Reduce: Copy {
         fn reduce(op: super::Op, a: Self, b: Self) -> Self;
+        /// `a[k] = a[k] op b[k]`.
+        fn reduce_slices(op: super::Op, a: &mut [Self], b: &[Self]) {
+            use super::Op::{Max, Min, Product, Sum};
+            // One loop for each, which the compiler can make a vector's.
+            macro_rules! each {
+                ($($op:ident)*) => {
+                    match op {
+                        $($op => a
+                            .iter_mut()
+                            .zip(b)
+                            .for_each(|(a, &b)| *a = Self::reduce($op, *a, b)),)*
+                    }
+                };
+            }
+            each!(Sum Product Min Max);
+        }
         fn is_nan(self) -> bool {
             false
         }
@@ -66,6 +82,15 @@ pub(crate) mod sealed {
     /// What is done with a [`Combine`](super::Combine).
     pub trait Combining<T> {
         fn combine(&self, a: T, b: T) -> T;
+        /// `a[k] = a[k] op b[k]`.
+        fn combine_slices(&self, a: &mut [T], b: &[T])
+        where
+            T: Copy,
+        {
+            a.iter_mut()
+                .zip(b)
+                .for_each(|(a, &b)| *a = self.combine(*a, b));
+        }
         /// Whether the order of ranks does not matter to whoever asks for it.
         fn commutes(&self) -> bool;
         /// Tells operators apart, for ranks that must have the same.
@@ -85,6 +110,10 @@ use sealed::{Combining, Operation, Reduce};
 impl<T: Number> Combining<T> for Op {
     fn combine(&self, a: T, b: T) -> T {
         T::reduce(*self, a, b)
+    }
+
+    fn combine_slices(&self, a: &mut [T], b: &[T]) {
+        T::reduce_slices(*self, a, b);
     }
 
     fn commutes(&self) -> bool {

@@ -43,6 +43,10 @@ pub(crate) fn set_ranks_on_node(ranks: usize) {
 pub(crate) struct Patience {
     spins: u32,
     since: Option<Instant>,
+    /// When the time limit began to count, if not with this wait.
+    began: Option<Instant>,
+    /// How much longer than the limit.
+    grace: Duration,
 }
 
 impl Patience {
@@ -50,6 +54,18 @@ impl Patience {
         Self {
             spins: SPINS.load(Ordering::Relaxed),
             since: None,
+            began: None,
+            grace: Duration::ZERO,
+        }
+    }
+
+    /// Of a wait whose time limit counts from `began` and ends `grace` later: for one of several
+    /// waits, and for who waits for the word of somebody who waits himself.
+    pub(crate) fn from(began: Instant, grace: Duration) -> Self {
+        Self {
+            began: Some(began),
+            grace,
+            ..Self::new()
         }
     }
 
@@ -67,7 +83,7 @@ impl Patience {
         limits.check()?;
         let waited = since.elapsed();
         if let Some(limit) = limits.timeout()
-            && waited >= limit
+            && self.began.map_or(waited, |began| began.elapsed()) >= limit + self.grace
         {
             return Err(Error::new(
                 ErrorKind::Timeout,

@@ -288,6 +288,7 @@ fn take_part(core: &Core, bytes: usize) -> Result<Option<(Part, Arc<Segment>)>> 
         return Ok(Some(found));
     }
     let what = Memory {
+        call: Call::NewArray,
         len: SLAB,
         layout: 0,
         counts: &|_| SLAB / size_of::<u64>(),

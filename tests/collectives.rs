@@ -2,6 +2,9 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
 
+mod model;
+
+use model::collectives;
 use pgas::testing::{Ranks, on_ranks};
 use pgas::{BitOp, ErrorKind, GlobalArray, Op, Ragged, World};
 use std::time::{Duration, Instant};
@@ -459,6 +462,50 @@ fn arguments_that_are_wrong_on_one_rank() {
         // What a rank that is not the root would give is not looked at.
         let one = world.broadcast_obj(0, Some(&Stubborn(me)))?;
         assert!(!one.0);
+        Ok(())
+    });
+}
+
+fn any_length(world: &World) -> pgas::Result<()> {
+    // From long to short and back, so that each method follows each.
+    let lens = collectives::LENS;
+    for &len in lens.iter().rev().chain(&lens) {
+        collectives::all(world, len)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn any_length_on_1_rank() {
+    on_ranks(1, any_length);
+}
+
+#[test]
+fn any_length_on_2_ranks() {
+    on_ranks(2, any_length);
+}
+
+#[test]
+fn any_length_on_3_ranks() {
+    on_ranks(3, any_length);
+}
+
+#[test]
+fn any_length_on_5_ranks() {
+    on_ranks(5, any_length);
+}
+
+#[test]
+fn any_length_in_teams() {
+    on_ranks(4, |world| {
+        for team in [
+            world.split(world.rank() % 2, 0)?,
+            world.split(0, -(world.rank() as i64))?,
+        ] {
+            for len in [5, 100_003, 2_000] {
+                collectives::all(&team, len)?;
+            }
+        }
         Ok(())
     });
 }

@@ -6,6 +6,7 @@
 
 mod model;
 
+use model::collectives;
 use model::ghosts::{Cell, Plan, any_edge};
 use model::{Case, Random, indices, row_major};
 use ndarray::Array;
@@ -79,6 +80,9 @@ fn worker() {
             elements(world, &mut random)?;
             ghost_cells(world, &mut random)?;
         }
+        for len in collectives::LENS {
+            collectives::all(world, len)?;
+        }
         teams(world)?;
         println!("worked through");
         Ok::<_, pgas::Error>(())
@@ -114,6 +118,9 @@ fn teams(world: &World) -> pgas::Result<()> {
         assert_eq!(values[49_999], (me + size - 1) % size);
         let parts = team.all_to_all(&vec![me; size * 3])?;
         assert!(parts.iter().enumerate().all(|(k, &r)| r == k / 3));
+        for len in [5, 100_003, 2_000] {
+            collectives::all(&team, len)?;
+        }
     }
     world.barrier()
 }

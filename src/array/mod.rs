@@ -31,7 +31,7 @@ use crate::dist::{Layout, successor};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::window::Window;
-use crate::world::{Core, Memory, Team};
+use crate::world::{Call, Core, Memory, Team};
 use halo::{Geometry, Halo};
 use modes::Mode;
 use std::fmt;
@@ -175,6 +175,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             None => (0, &|_| 0),
         };
         let what = Memory {
+            call: Call::NewArray,
             len: layout.len(),
             layout: layout.fingerprint() ^ edges,
             counts: &|rank| match layout.memory_len(rank) {

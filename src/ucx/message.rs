@@ -7,6 +7,7 @@ use super::request::Posted;
 use super::status::check;
 use super::worker::{State, Worker, host_param};
 use crate::error::{Error, ErrorKind, Result};
+use crate::wait::Patience;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -211,9 +212,11 @@ impl Worker {
     }
 
     /// Receives the next message with exactly `tag`, of at most `limit` bytes; waits for it.
-    pub(crate) fn receive(&self, tag: u64, limit: usize) -> Result<Vec<u8>> {
+    pub(crate) fn receive(&self, tag: u64, limit: usize, patience: Patience) -> Result<Vec<u8>> {
         let mut message = self.post_receive(tag, limit)?;
-        let received = message.wait();
+        let received = self
+            .wait_with(patience, |state| message.test(state).then_some(()))
+            .and_then(|()| message.wait());
         if received.is_err() {
             message.cancel();
         }

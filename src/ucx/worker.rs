@@ -226,8 +226,16 @@ impl Worker {
 
     /// Progresses the worker until `ready` gives a value; spins, yields, then sleeps on the
     /// worker's file descriptor.
-    pub(super) fn wait_for<R>(&self, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R> {
-        let mut patience = Patience::new();
+    pub(super) fn wait_for<R>(&self, ready: impl FnMut(&mut State) -> Option<R>) -> Result<R> {
+        self.wait_with(Patience::new(), ready)
+    }
+
+    /// As [`Worker::wait_for`], with a patience of its own.
+    pub(super) fn wait_with<R>(
+        &self,
+        mut patience: Patience,
+        mut ready: impl FnMut(&mut State) -> Option<R>,
+    ) -> Result<R> {
         self.lock()?.waiters += 1;
         let outcome = loop {
             let alone = match self.lock() {

@@ -25,7 +25,7 @@ use crate::wait::{self, Limits};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use ucxrun::client::Control;
 
@@ -201,6 +201,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         to_self: Mailbox::default(),
         graves: Graves::new(served.clone(), pool.clone()),
         pool,
+        stage: OnceLock::new(),
         served,
         engine: Engine::new(peers.clone(), nodes.clone(), block, rank, 0, limits.clone()),
         peers,

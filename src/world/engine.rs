@@ -9,9 +9,10 @@ use super::peers::{Nodes, Peers};
 use super::signature::{Signature, mismatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::MemoryHandle;
-use crate::wait::Limits;
+use crate::wait::{Limits, Patience};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How contributions become the result. All are of one length, given by the signature.
 pub(crate) enum Combine<'a> {
@@ -25,6 +26,8 @@ pub(crate) enum Combine<'a> {
     Reduce(&'a dyn Fn(&mut [u8], &[u8])),
 }
 
+/// Most that a rank waits longer for each other rank that a word has to come through.
+const GRACE: Duration = Duration::from_secs(2);
 /// Longest text that tells of a failure.
 const TEXT: usize = 4096;
 /// Messages of another collective up to this size are understood well enough to name it.
@@ -50,6 +53,35 @@ struct State {
     broken: Option<Error>,
 }
 
+/// Why a meeting has no result.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Trouble {
+    /// Ranks did not come; else they do not agree.
+    late: bool,
+    text: String,
+}
+
+impl Trouble {
+    fn mismatch(text: String) -> Self {
+        Self { late: false, text }
+    }
+
+    fn late(error: &Error) -> Self {
+        Self {
+            late: true,
+            text: error.to_string(),
+        }
+    }
+
+    fn error(self) -> Error {
+        let kind = match self.late {
+            true => ErrorKind::Timeout,
+            false => ErrorKind::Mismatch,
+        };
+        Error::new(kind, self.text)
+    }
+}
+
 /// From a leader to its parent in the tree: what its subtree contributes.
 #[derive(Serialize, Deserialize)]
 struct Up {
@@ -57,8 +89,8 @@ struct Up {
     signature: Signature,
     /// Where that rank's program calls it.
     place: String,
-    /// Why the subtree's ranks do not agree, if they do not.
-    mismatch: Option<String>,
+    /// Why the subtree contributes nothing.
+    trouble: Option<Trouble>,
     /// Node and bytes. One part unless they are to be put one after another.
     parts: Vec<(usize, Vec<u8>)>,
 }
@@ -66,7 +98,7 @@ struct Up {
 /// From a leader to its children: the result, or why there is none.
 #[derive(Serialize, Deserialize)]
 struct Down {
-    mismatch: Option<String>,
+    trouble: Option<Trouble>,
     data: Vec<u8>,
 }
 
@@ -141,6 +173,12 @@ impl Engine {
         outcome
     }
 
+    /// No later collective can be right: this rank has left one in the middle.
+    pub(super) fn give_up(&self, error: &Error) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.broken.get_or_insert_with(|| error.clone());
+    }
+
     /// A member's part.
     fn follow<R>(
         &self,
@@ -154,10 +192,11 @@ impl Engine {
         block
             .wait_release(
                 sequence,
-                &self.limits,
+                (&self.limits, self.patience_with(2 * self.levels() + 2)),
                 || self.peers.worker().help_messages(),
                 |verdict, data| match verdict {
                     Verdict::Good => Ok(read(data)),
+                    Verdict::Late => Err(text_error(ErrorKind::Timeout, data)),
                     Verdict::Mismatch => Err(text_error(ErrorKind::Mismatch, data)),
                     Verdict::Failed => Err(text_error(ErrorKind::PeerFailed, data)),
                 },
@@ -185,6 +224,7 @@ impl Engine {
                 Err(error) => {
                     let verdict = match error.kind() {
                         ErrorKind::Mismatch => Verdict::Mismatch,
+                        ErrorKind::Timeout => Verdict::Late,
                         _ => Verdict::Failed,
                     };
                     let text = error.to_string();
@@ -203,40 +243,69 @@ impl Engine {
         mine: &[u8],
         combine: &Combine<'_>,
     ) -> Result<Vec<u8>> {
-        let mut disagreement = None;
+        let began = Instant::now();
+        let mut trouble = None;
         if let Some(block) = block {
             // My own flag, for members that look for who is absent.
             block.arrive(sequence, signature, &[]);
-            block
-                .wait_members(sequence, &self.limits, || {
-                    self.peers.worker().help_messages()
-                })
-                .map_err(|error| self.explain(error, block, sequence, signature))?;
-            let ranks = self.nodes.mine();
-            disagreement = (1..block.members()).find_map(|member| {
-                let Some(other) = block.signature(member) else {
-                    return Some(format!("rank {} called something unknown", ranks[member]));
-                };
-                (other != *signature).then(|| {
-                    let (here, there) = (signature.place(), block.place_of(member));
-                    mismatch(
-                        (self.rank, signature, &here.to_string()),
-                        (ranks[member], &other, &there.to_string()),
-                    )
-                })
+            let come = block.wait_members(sequence, &self.limits, || {
+                self.peers.worker().help_messages()
             });
+            trouble = match come.map_err(|error| self.explain(error, block, sequence, signature)) {
+                Ok(()) => self.disagreement(block, signature).map(Trouble::mismatch),
+                // The other nodes are told.
+                Err(error) if error.kind() == ErrorKind::Timeout && self.nodes.count() > 1 => {
+                    Some(Trouble::late(&error))
+                }
+                Err(error) => return Err(error),
+            };
         }
         let mut data = Vec::new();
-        if disagreement.is_none() {
+        if trouble.is_none() {
             self.combine_node(block, mine, combine, &mut data);
         }
         if self.nodes.count() == 1 {
-            return match disagreement {
-                None => Ok(data),
-                Some(text) => Err(Error::new(ErrorKind::Mismatch, text)),
-            };
+            return trouble.map_or(Ok(data), |trouble| Err(trouble.error()));
         }
-        self.through_tree(sequence, signature, disagreement, data, combine)
+        self.through_tree(sequence, signature, (began, trouble), data, combine)
+    }
+
+    /// Why this node's ranks, who have all come, do not agree, if they do not.
+    fn disagreement(&self, block: &Block, signature: &Signature) -> Option<String> {
+        let ranks = self.nodes.mine();
+        (1..block.members()).find_map(|member| {
+            let Some(other) = block.signature(member) else {
+                return Some(format!("rank {} called something unknown", ranks[member]));
+            };
+            (other != *signature).then(|| {
+                let (here, there) = (signature.place(), block.place_of(member));
+                mismatch(
+                    (self.rank, signature, &here.to_string()),
+                    (ranks[member], &other, &there.to_string()),
+                )
+            })
+        })
+    }
+
+    /// Levels of the tree of nodes below its root.
+    fn levels(&self) -> u32 {
+        self.nodes.count().next_power_of_two().trailing_zeros()
+    }
+
+    /// How long to wait for the word of somebody who waits for others, who wait for others: one who
+    /// gives up says so, and that word takes a while through so many ranks.
+    fn grace(&self, ranks: u32) -> Duration {
+        match self.nodes.count() {
+            1 => Duration::ZERO,
+            _ => ranks * (self.limits.timeout().unwrap_or_default() / 4).min(GRACE),
+        }
+    }
+
+    fn patience_with(&self, ranks: u32) -> Patience {
+        match self.nodes.count() {
+            1 => Patience::new(),
+            _ => Patience::from(Instant::now(), self.grace(ranks)),
+        }
     }
 
     /// Combines the contributions of this node's ranks.
@@ -270,12 +339,13 @@ impl Engine {
         }
     }
 
-    /// The leaders' part: a binomial tree over the nodes, rooted at node 0.
+    /// The leaders' part: a binomial tree over the nodes, rooted at node 0. Ranks that do not come
+    /// are waited for since `began`.
     fn through_tree(
         &self,
         sequence: u32,
         signature: &Signature,
-        mut disagreement: Option<String>,
+        (began, mut trouble): (Instant, Option<Trouble>),
         data: Vec<u8>,
         combine: &Combine<'_>,
     ) -> Result<Vec<u8>> {
@@ -288,27 +358,34 @@ impl Engine {
             children.push(node + step);
             step <<= 1;
         }
-        for &child in &children {
-            let up: Up = self.receive(child, sequence, signature)?;
-            if disagreement.is_none() {
-                disagreement = up.mismatch;
+        for (child, levels) in children.iter().zip(1..) {
+            let patience = Patience::from(began, self.grace(levels));
+            let up: Up = match self.receive(*child, sequence, signature, patience) {
+                Err(error) if error.kind() == ErrorKind::Timeout => {
+                    trouble.get_or_insert(Trouble::late(&error));
+                    continue;
+                }
+                up => up?,
+            };
+            if trouble.is_none() {
+                trouble = up.trouble;
             }
-            if disagreement.is_none() && up.signature != *signature {
-                disagreement = Some(mismatch(
+            if trouble.is_none() && up.signature != *signature {
+                trouble = Some(Trouble::mismatch(mismatch(
                     (self.rank, signature, &signature.place().to_string()),
                     (up.rank, &up.signature, &up.place),
-                ));
+                )));
             }
-            if disagreement.is_none() {
+            if trouble.is_none() {
                 self.combine_parts(&mut parts, up.parts, combine);
             }
         }
-        if disagreement.is_some() {
+        if trouble.is_some() {
             parts.clear();
         }
         let down = if node == 0 {
             Down {
-                mismatch: disagreement,
+                trouble,
                 data: self.by_rank(parts, combine),
             }
         } else {
@@ -318,19 +395,24 @@ impl Engine {
                 rank: self.rank,
                 signature: *signature,
                 place: signature.place().to_string(),
-                mismatch: disagreement,
+                trouble,
                 parts,
             };
             self.send(parent, sequence, &up)?;
-            self.receive(parent, sequence, signature)?
+            let patience = Patience::from(began, self.grace(2 * self.levels() + 1));
+            match self.receive(parent, sequence, signature, patience) {
+                Err(error) if error.kind() == ErrorKind::Timeout => Down {
+                    trouble: up.trouble.or_else(|| Some(Trouble::late(&error))),
+                    data: Vec::new(),
+                },
+                down => down?,
+            }
         };
         for &child in &children {
             self.send(child, sequence, &down)?;
         }
-        match down.mismatch {
-            None => Ok(down.data),
-            Some(text) => Err(Error::new(ErrorKind::Mismatch, text)),
-        }
+        down.trouble
+            .map_or(Ok(down.data), |trouble| Err(trouble.error()))
     }
 
     /// Adds a child's parts to mine. The child's nodes come after mine, so order is kept.
@@ -398,6 +480,7 @@ impl Engine {
         node: usize,
         sequence: u32,
         signature: &Signature,
+        patience: Patience,
     ) -> Result<M> {
         let leader = self.nodes.leader_of(node);
         // Contributions of all ranks at the most, and their framing.
@@ -405,7 +488,7 @@ impl Engine {
         let bytes = self
             .peers
             .worker()
-            .receive(tag(self.team, node, sequence), limit)
+            .receive(tag(self.team, node, sequence), limit, patience)
             .map_err(|error| match error.kind() {
                 ErrorKind::Timeout => Error::new(
                     ErrorKind::Timeout,

@@ -172,10 +172,8 @@ pub(super) fn bytes_of<T: Element>(values: &[T]) -> Vec<u8> {
 
 pub(super) fn values_of<T: Element>(content: &[u8]) -> Result<Vec<T>> {
     let mut bits = bytemuck::allocation::zeroed_vec::<T::Bits>(content.len() / size_of::<T>());
-    // Bits accept any bytes.
-    for (bits, bytes) in bits.iter_mut().zip(content.chunks_exact(size_of::<T>())) {
-        *bits = bytemuck::pod_read_unaligned(bytes);
-    }
+    let len = size_of_val(&bits[..]);
+    element::write_bytes(&mut bits, 0, &content[..len]);
     element::vec_from_bits(bits)
 }
 

@@ -18,6 +18,7 @@ mod request;
 mod room;
 mod segment;
 mod signature;
+mod stage;
 mod team;
 mod thread;
 
@@ -44,11 +45,12 @@ use graves::Graves;
 use peers::Nodes;
 use pool::Pool;
 use progress::Service;
+use stage::Stage;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use thread::{die_without_launcher, spawn};
 use ucxrun::wire::exit;
@@ -98,6 +100,8 @@ pub(crate) struct Core {
     // holds keys and endpoints, then the worker under them, then the context.
     graves: Graves,
     pool: Arc<Pool>,
+    /// For large collectives, once there was one.
+    stage: OnceLock<Stage>,
     /// What peers may ask for; None where all memory is mapped.
     served: Option<Arc<Served>>,
     engine: Engine,
@@ -388,6 +392,7 @@ impl Drop for Core {
         // Its memory may still be used by its other ranks, until they have dropped it, too.
         let (mut memory, served) = self.graves.of_team();
         memory.extend(self.engine.block_memory());
+        memory.extend(self.stage.get().map(|stage| stage.memory().clone()));
         // No array has this number, and no other team of that number the same first rank.
         let first = self.peers.world_rank(0) as u64;
         let id = u64::from(self.team) << 40 | 1 << 39 | first;

@@ -43,6 +43,8 @@ pub(super) enum Verdict {
     Mismatch = 1,
     /// The leader could not finish; the bytes say why.
     Failed = 2,
+    /// Ranks of other nodes did not come; the bytes say which.
+    Late = 3,
 }
 
 // The block: a line for the release, one for the bell, two for each member, then the members'
@@ -372,12 +374,11 @@ impl Block {
     pub(super) fn wait_release<R>(
         &self,
         sequence: u32,
-        limits: &Limits,
+        (limits, mut patience): (&Limits, Patience),
         help: impl Fn() -> Result<bool>,
         read: impl FnOnce(Verdict, &[u8]) -> R,
     ) -> Result<R> {
         let flag = self.release_flag();
-        let mut patience = Patience::new();
         loop {
             let seen = flag.load(Ordering::Acquire);
             if seen == sequence {
@@ -402,6 +403,7 @@ impl Block {
         let verdict = match released.verdict {
             0 => Verdict::Good,
             1 => Verdict::Mismatch,
+            3 => Verdict::Late,
             _ => Verdict::Failed,
         };
         Ok(read(verdict, data))

@@ -65,6 +65,15 @@ impl Nodes {
         self.members.iter().position(has).unwrap_or(0)
     }
 
+    /// Whether nodes have ranks that follow each other, so that node by node is rank by rank.
+    pub(crate) fn are_in_order(&self) -> bool {
+        self.members
+            .iter()
+            .flatten()
+            .enumerate()
+            .all(|(k, &rank)| k == rank)
+    }
+
     pub(crate) fn leader_of(&self, node: usize) -> usize {
         self.members[node][0]
     }

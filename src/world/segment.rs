@@ -22,6 +22,8 @@ pub(crate) struct Segment {
 /// What is to be allocated: the same on all ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
+    /// The collective that allocates it.
+    pub(crate) call: Call,
     /// Elements of the array, and a number that tells its layout, for ranks that disagree.
     pub(crate) len: usize,
     pub(crate) layout: u64,
@@ -41,9 +43,7 @@ impl Memory<'_> {
     /// What a rank says in step `step` of the allocation for elements of type `T`.
     #[track_caller]
     pub(crate) fn signature<T: Element>(&self, step: u32) -> Signature {
-        let mut signature = Signature::new(Call::NewArray)
-            .count(self.len)
-            .element::<T>();
+        let mut signature = Signature::new(self.call).count(self.len).element::<T>();
         // As much of the layout as there is place for.
         let upper = u32::try_from(self.layout >> 34).unwrap_or(0);
         signature.detail = upper << 2 | step;
@@ -101,6 +101,11 @@ impl Segment {
     /// This rank's own memory.
     pub(crate) fn memory(&self) -> &MemoryHandle {
         &self.memory
+    }
+
+    /// The memory alone: no key to it is used any more.
+    pub(super) fn into_memory(self) -> MemoryHandle {
+        self.memory
     }
 
     /// The key to `rank`'s memory.

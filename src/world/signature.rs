@@ -22,6 +22,7 @@ pub(crate) enum Call {
     AllToAll,
     ReduceScatter,
     Split,
+    Stage,
     Refused,
     NewArray,
     FromLocal,
@@ -37,7 +38,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         Self::Barrier,
         Self::Broadcast,
         Self::AllGather,
@@ -50,6 +51,7 @@ impl Call {
         Self::AllToAll,
         Self::ReduceScatter,
         Self::Split,
+        Self::Stage,
         Self::Refused,
         Self::NewArray,
         Self::FromLocal,
@@ -68,6 +70,9 @@ impl Call {
         Self::ALL.get(usize::from(number)).copied()
     }
 }
+
+/// In the detail of a scan: without the rank itself. Operators' numbers are below.
+pub(super) const EXCLUSIVE: u32 = 1 << 12;
 
 /// One rank's description of its call; equal on all ranks of a correct program.
 ///
@@ -151,7 +156,9 @@ impl fmt::Display for Signature {
             Call::AllGather => write!(f, "all_gather of {count} elements"),
             Call::AllReduce => write!(f, "all_reduce of {count} elements"),
             Call::Reduce => write!(f, "reduce to rank {}", self.detail >> 12),
-            Call::Scan if count == u64::MAX => write!(f, "exscan"),
+            Call::Scan if self.detail & EXCLUSIVE != 0 => {
+                write!(f, "exscan of {count} elements")
+            }
             Call::Scan => write!(f, "scan of {count} elements"),
             Call::Arg => write!(f, "arg_min or arg_max"),
             Call::Gather => write!(f, "gather to rank {}", self.detail),
@@ -159,6 +166,7 @@ impl fmt::Display for Signature {
             Call::AllToAll => write!(f, "all_to_all"),
             Call::ReduceScatter => write!(f, "reduce_scatter of {count} elements"),
             Call::Split => write!(f, "split into teams"),
+            Call::Stage => write!(f, "making room for large collectives"),
             Call::Refused => write!(f, "something that was refused there"),
             Call::NewArray => write!(f, "creation of an array of {count} elements"),
             Call::FromLocal => write!(f, "GlobalArray::from_local"),

@@ -13,7 +13,7 @@ use crate::ucx::{MemoryHandle, SerializedRemoteKey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Ranks that do things together: all of a [`World`](crate::World), which is a team, or some of
 /// them, numbered from 0.
@@ -327,6 +327,7 @@ impl Core {
             turn: Mutex::default(),
             graves: Graves::new(self.served.clone(), pool.clone()),
             pool,
+            stage: OnceLock::new(),
             served: self.served.clone(),
             engine: Engine::new(
                 peers.clone(),

@@ -9,6 +9,7 @@
     reason = "test numbers are small"
 )]
 
+pub(crate) mod collectives;
 pub(crate) mod ghosts;
 
 use bytemuck::{AnyBitPattern, CheckedBitPattern, NoUninit};

@@ -6,7 +6,7 @@ use crate::element::Element;
 use crate::error::{ErrorKind, Result};
 use crate::testing::Ranks;
 use crate::window::Window;
-use crate::world::{Memory, World};
+use crate::world::{Call, Memory, World};
 use std::time::{Duration, Instant};
 
 fn apart(ranks: usize) -> Ranks {
@@ -15,6 +15,7 @@ fn apart(ranks: usize) -> Ranks {
 
 fn window<T: Element>(world: &World, each: usize) -> Result<Window> {
     let what = Memory {
+        call: Call::NewArray,
         len: each * world.size(),
         layout: 0,
         counts: &|_| each,

@@ -4,6 +4,8 @@
 mod parts;
 mod ragged;
 mod reduce;
+mod staged;
+mod tree;
 
 pub use ragged::Ragged;
 
@@ -12,10 +14,13 @@ use super::messages::values_of;
 use super::node::{RESULT, SLOT};
 use super::signature::{Call, Signature};
 use super::{Core, Team};
-use crate::element::{Element, from_bits};
+use crate::element::{self, Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+/// Up to so many bytes in all go with the meeting itself; above, over the stage.
+const SMALL: usize = 4 << 10;
 
 impl Team {
     /// Waits until all ranks have called it. Everything written to arrays before, by any rank,
@@ -59,14 +64,27 @@ impl Team {
             .detail(root)
             .count(values.len())
             .element::<T>();
-        let bytes: &[u8] = bytemuck::cast_slice(values);
-        let mine = if core.rank == root { bytes } else { &[] };
+        let total = size_of_val(values);
         let _turn = core.turn()?;
-        let result = core.of_root(&signature, root, mine, bytes.len())?;
-        if core.rank != root {
-            fill(values, &result)?;
+        if core.rank == root {
+            let bytes: &[u8] = bytemuck::cast_slice(values);
+            return if total <= SMALL {
+                core.of_root(&signature, root, bytes, total).map(drop)
+            } else {
+                core.show_one(&signature, root, bytes, total, |_, _| ())
+            };
         }
-        Ok(())
+        if total <= SMALL {
+            return fill(values, &core.of_root(&signature, root, &[], total)?);
+        }
+        if let Some(bits) = element::bits_mut(values) {
+            let take = |at: usize, bytes: &[u8]| element::write_bytes(bits, at, bytes);
+            return core.show_one(&signature, root, &[], total, take);
+        }
+        let mut bytes = vec![0; total];
+        let take = |at: usize, from: &[u8]| element::write_bytes(&mut bytes, at, from);
+        core.show_one(&signature, root, &[], total, take)?;
+        fill(values, &bytes)
     }
 
     /// The `object` of rank `root`, on all ranks; what others give is ignored. Any serde type.
@@ -116,10 +134,16 @@ impl Team {
             )
             .with_peer(root));
         };
-        let blob = self
-            .core
-            .of_root(&signature, root, &mine.unwrap_or_default(), len)?;
-        decode(&blob)
+        let mine = mine.unwrap_or_default();
+        if len <= SMALL {
+            return decode(&self.core.of_root(&signature, root, &mine, len)?);
+        }
+        let mut blob = vec![0; len];
+        self.core
+            .show_one(&signature, root, &mine, len, |at, bytes| {
+                blob[at..at + bytes.len()].copy_from_slice(bytes);
+            })?;
+        decode(if self.core.rank == root { &mine } else { &blob })
     }
 
     /// Every rank's `value`, by rank.
@@ -144,10 +168,18 @@ impl Team {
         let signature = Signature::new(Call::AllGather)
             .count(values.len())
             .element::<T>();
-        let bytes = self
-            .core
-            .gather_bytes(&signature, bytemuck::cast_slice(values))?;
-        values_of(&bytes)
+        let core = &self.core;
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let each = bytes.len();
+        let _turn = core.turn()?;
+        if each <= SMALL / core.size {
+            return values_of(&core.gather_bytes_in_turn(&signature, bytes)?);
+        }
+        let mut all = bytemuck::allocation::zeroed_vec::<T::Bits>(values.len() * core.size);
+        core.show_all(&signature, bytes, &|_| each, |rank, at, bytes| {
+            element::write_bytes(&mut all, rank * each + at, bytes);
+        })?;
+        element::vec_from_bits(all)
     }
 
     /// Every rank's `object`, by rank: any serde type, of any encoded size.
@@ -162,7 +194,7 @@ impl Team {
         let blob = self.core.encode_or_refuse(object)?;
         let _turn = self.core.turn()?;
         self.core
-            .gather_blobs(&signature, &blob)?
+            .all_blobs(&signature, &blob)?
             .iter()
             .map(|blob| decode(blob))
             .collect()
@@ -197,6 +229,37 @@ impl Core {
             self.refuse();
         }
         encoded
+    }
+
+    /// All ranks' `mine`, of any lengths, by rank. The caller has the [`turn`](Core::turn).
+    #[track_caller]
+    fn all_blobs(&self, signature: &Signature, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lens = self.lens(signature, mine.len())?;
+        if lens.iter().sum::<usize>() <= SMALL {
+            return self.padded(signature, mine, &lens);
+        }
+        let mut all: Vec<_> = lens.iter().map(|&len| vec![0; len]).collect();
+        self.show_all(signature, mine, &|rank| lens[rank], |rank, at, bytes| {
+            all[rank][at..at + bytes.len()].copy_from_slice(bytes);
+        })?;
+        Ok(all)
+    }
+
+    /// All ranks' lengths, by rank: a meeting.
+    fn lens(&self, signature: &Signature, mine: usize) -> Result<Vec<usize>> {
+        let lens = self.gather_bytes_in_turn(signature, &(mine as u64).to_le_bytes())?;
+        let len = |len: &[u8; 8]| usize::try_from(u64::from_le_bytes(*len)).unwrap_or(0);
+        Ok(lens.as_chunks::<8>().0.iter().map(len).collect())
+    }
+
+    /// All ranks' `mine`, of these lengths, all sent as long as the longest.
+    fn padded(&self, signature: &Signature, mine: &[u8], lens: &[usize]) -> Result<Vec<Vec<u8>>> {
+        let longest = lens.iter().copied().max().unwrap_or(0);
+        let mut padded = mine.to_vec();
+        padded.resize(longest, 0);
+        let all = self.gather_bytes_in_turn(signature, &padded)?;
+        let part = |(rank, &len): (usize, &usize)| all[rank * longest..][..len].to_vec();
+        Ok(lens.iter().enumerate().map(part).collect())
     }
 
     /// The `total` bytes that the root has as `mine`, on all ranks. The caller has the
@@ -253,24 +316,10 @@ impl Core {
         Ok(all)
     }
 
-    /// All ranks' `mine`, of any lengths, by rank. The caller has the [`turn`](Core::turn).
+    /// As [`Core::all_blobs`], for what is small: the start, keys, news.
     pub(crate) fn gather_blobs(&self, signature: &Signature, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let lens = self.gather_bytes_in_turn(signature, &(mine.len() as u64).to_le_bytes())?;
-        let lens: Vec<usize> = lens
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|len| usize::try_from(u64::from_le_bytes(*len)).unwrap_or(0))
-            .collect();
-        let longest = lens.iter().copied().max().unwrap_or(0);
-        let mut padded = mine.to_vec();
-        padded.resize(longest, 0);
-        let all = self.gather_bytes_in_turn(signature, &padded)?;
-        Ok(lens
-            .iter()
-            .enumerate()
-            .map(|(rank, &len)| all[rank * longest..rank * longest + len].to_vec())
-            .collect())
+        let lens = self.lens(signature, mine.len())?;
+        self.padded(signature, mine, &lens)
     }
 }
 
@@ -291,10 +340,24 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 }
 
 fn fill<T: Element>(values: &mut [T], bytes: &[u8]) -> Result<()> {
+    if let Some(bits) = element::bits_mut(values) {
+        let len = bytes.len().min(size_of_val(bits));
+        element::write_bytes(bits, 0, &bytes[..len]);
+        return Ok(());
+    }
     for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
         *value = from_bits(bytemuck::pod_read_unaligned::<T::Bits>(bytes))?;
     }
     Ok(())
+}
+
+/// A part from rank `from` that should have so many bytes.
+fn expect_len(from: usize, found: usize, expected: usize) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let text = format!("rank {from} sent {found} bytes of a collective, not {expected}");
+    Err(Error::new(ErrorKind::Mismatch, text).with_peer(from))
 }
 
 #[cfg(test)]

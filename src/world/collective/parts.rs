@@ -1,17 +1,21 @@
 //! Collectives in which ranks give parts to each other: gather, scatter, all-to-all.
 //!
-//! All ranks meet first, so calls that do not go together are found; then the parts travel as
-//! messages from rank to rank.
+//! All ranks meet first, so calls that do not go together are found. What is small goes with the
+//! meeting; else parts go over the stage inside a node, and as messages from rank to rank between
+//! nodes.
 
-use super::{Ragged, decode, encode};
+use super::staged::{First, Shower, overlap, starts};
+use super::{Ragged, SMALL, decode, encode};
 use crate::dist::block_start;
-use crate::element::Element;
+use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::operator::Combine;
 use crate::world::messages::{bytes_of, values_of};
-use crate::world::{Call, Core, Signature, Team};
+use crate::world::stage::Window;
+use crate::world::{Call, Core, Request, Signature, Team};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::ops::Range;
 
 impl Team {
     /// Every rank's `values` on rank `root`, by rank; lengths may differ. None on other ranks.
@@ -60,7 +64,7 @@ impl Team {
         let _turn = self.core.turn()?;
         rows_of(
             self.core
-                .gather_blobs(&signature, bytemuck::cast_slice(values))?,
+                .all_blobs(&signature, bytemuck::cast_slice(values))?,
         )
     }
 
@@ -126,10 +130,14 @@ impl Team {
                 format!("all_to_all of {} elements on {size} ranks", values.len()),
             ));
         }
-        let each = values.len() / size;
-        let rows = (0..size).map(|rank| bytes_of(&values[rank * each..(rank + 1) * each]));
-        let all = self.core.exchange_parts(&signature, rows.collect())?;
-        Ok(rows_of(all)?.into_values())
+        let mut all = bytemuck::allocation::zeroed_vec::<T::Bits>(values.len());
+        let each = size_of_val(values) / size;
+        let rows = bytemuck::cast_slice(values);
+        self.core
+            .exchange_equal(&signature, rows, each, |rank, at, bytes| {
+                element::write_bytes(&mut all, rank * each + at, bytes);
+            })?;
+        element::vec_from_bits(all)
     }
 
     /// Row `k` of `rows` to rank `k`, for all ranks: what comes back has the rows that all ranks have
@@ -152,7 +160,7 @@ impl Team {
         };
         let all = self
             .core
-            .exchange_parts(&signature, (0..size).map(row).collect())?;
+            .exchange_rows(&signature, (0..size).map(row).collect())?;
         if rows.len() != size {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -172,9 +180,9 @@ impl Team {
     #[track_caller]
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: impl Combine<T>) -> Result<Vec<T>> {
         let mut all = values.to_vec();
-        self.all_reduce_as(Call::ReduceScatter, 0, &mut all, op)?;
-        let start = |rank| block_start(all.len(), self.core.size, rank);
+        let start = |rank| block_start(values.len(), self.core.size, rank);
         let mine = start(self.core.rank)..start(self.core.rank + 1);
+        self.all_reduce_as(Call::ReduceScatter, 0, &mut all, op, mine.clone())?;
         Ok(all[mine].to_vec())
     }
 }
@@ -187,8 +195,61 @@ fn rows_of<T: Element>(blobs: Vec<Vec<u8>>) -> Result<Ragged<T>> {
     Ok(rows)
 }
 
+/// For each rank where its row begins in what a rank shows, and how long it is: two words.
+const ENTRY: usize = 16;
+
+/// What a rank shows to give each of several ranks a row: entries, then rows.
+fn with_entries(rows: &[Vec<u8>]) -> Vec<u8> {
+    let entries = rows.len() * ENTRY;
+    let lens: Vec<usize> = rows.iter().map(Vec::len).collect();
+    let mut bytes = Vec::with_capacity(entries + lens.iter().sum::<usize>());
+    for (start, len) in starts(&lens).into_iter().zip(&lens) {
+        bytes.extend_from_slice(&((entries + start) as u64).to_le_bytes());
+        bytes.extend_from_slice(&(*len as u64).to_le_bytes());
+    }
+    rows.iter().for_each(|row| bytes.extend_from_slice(row));
+    bytes
+}
+
+/// A row that is taken out of what a rank shows, window by window.
+#[derive(Default)]
+struct Row {
+    /// Where it is there, once the entry has been seen.
+    range: Range<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Row {
+    /// Takes what is in `bytes`, which begin at `start`. The row's entry is entry `place`.
+    fn take(&mut self, place: usize, start: usize, bytes: &[u8]) {
+        let end = start + bytes.len();
+        let entry = place * ENTRY;
+        // Windows are whole multiples of entries.
+        if start <= entry && entry + ENTRY <= end {
+            let word = |at: usize| {
+                let word = bytes[entry - start..][at..].first_chunk();
+                word.map_or(0, |word| {
+                    usize::try_from(u64::from_le_bytes(*word)).unwrap_or(0)
+                })
+            };
+            self.range = word(0)..word(0).saturating_add(word(8));
+        }
+        let (from, to) = (self.range.start.max(start), self.range.end.min(end));
+        if from < to {
+            self.bytes
+                .extend_from_slice(&bytes[from - start..to - start]);
+        }
+    }
+}
+
 impl Core {
+    /// The place of `rank` among this node's ranks; None if it is on another node.
+    pub(super) fn place_of(&self, rank: usize) -> Option<usize> {
+        self.nodes.mine().binary_search(&rank).ok()
+    }
+
     /// All ranks' `mine` on the root.
+    #[track_caller]
     fn gather_parts(
         &self,
         signature: &Signature,
@@ -196,21 +257,58 @@ impl Core {
         mine: Vec<u8>,
     ) -> Result<Option<Vec<Vec<u8>>>> {
         let _turn = self.turn()?;
-        self.barrier_in_turn(signature)?;
+        let lens = self.lens(signature, mine.len())?;
+        if lens.iter().sum::<usize>() <= SMALL {
+            let all = self.padded(signature, &mine, &lens)?;
+            return Ok((self.rank == root).then_some(all));
+        }
+        // Of all nodes, though only the root's uses it here.
+        self.stage(signature, &mut First::Met)?;
         let part = self.next_part();
-        if self.rank != root {
+        if self.place_of(root).is_none() {
             self.send_part(root, part, mine)?.wait()?;
             return Ok(None);
         }
-        let mut mine = Some(mine);
-        let all = (0..self.size).map(|rank| match rank == root {
-            true => Ok(mine.take().unwrap_or_default()),
-            false => self.receive_part(rank, part),
-        });
-        all.collect::<Result<_>>().map(Some)
+        // Over the stage on the root's node, as messages from others.
+        let members = self.nodes.mine();
+        let longest = members.iter().map(|&rank| lens[rank]).max().unwrap_or(0);
+        let mut all = vec![Vec::new(); self.size];
+        self.staged(
+            signature,
+            First::Met,
+            (longest, 1),
+            &mut Shower(
+                |range: Range<usize>, window: Window<'_>| {
+                    if self.rank != root {
+                        window.show(0, overlap(&mine, &range));
+                    }
+                    Ok(())
+                },
+                |range: Range<usize>, window: Window<'_>| {
+                    for (member, &rank) in members.iter().enumerate() {
+                        if self.rank == root && rank != root {
+                            let len = lens[rank].saturating_sub(range.start).min(range.len());
+                            all[rank].extend_from_slice(window.of(member, 0..len));
+                        }
+                    }
+                    Ok(())
+                },
+            ),
+        )?;
+        if self.rank != root {
+            return Ok(None);
+        }
+        for (rank, bytes) in all.iter_mut().enumerate() {
+            if self.place_of(rank).is_none() {
+                *bytes = self.receive_part(rank, part)?;
+            }
+        }
+        all[root] = mine;
+        Ok(Some(all))
     }
 
     /// This rank's part of what the root gives.
+    #[track_caller]
     fn scatter_parts(
         &self,
         signature: &Signature,
@@ -218,12 +316,13 @@ impl Core {
         parts: Option<Vec<Vec<u8>>>,
     ) -> Result<Vec<u8>> {
         let _turn = self.turn()?;
+        let parts = parts.filter(|_| self.rank == root).unwrap_or_default();
         // How many the root has tells whether it will send any.
-        let count = match &parts {
-            Some(parts) if self.rank == root => parts.len() as u64,
-            _ => 0,
-        };
-        let count = self.of_root(signature, root, &count.to_le_bytes(), 8)?;
+        let bytes: usize = parts.iter().map(Vec::len).sum();
+        let mut head = (parts.len() as u64).to_le_bytes().to_vec();
+        head.extend_from_slice(&(bytes as u64).to_le_bytes());
+        let head = self.of_root(signature, root, &head, 16)?;
+        let (count, bytes) = head.split_at(8);
         if count != (self.size as u64).to_le_bytes() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -231,47 +330,172 @@ impl Core {
             )
             .with_peer(root));
         }
-        let part = self.next_part();
-        if self.rank != root {
-            return self.receive_part(root, part);
+        let bytes = bytes
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let total = usize::try_from(bytes).unwrap_or(0) + self.size * ENTRY;
+        let mut row = Row::default();
+        if total <= SMALL {
+            let all = self.of_root(signature, root, &with_entries(&parts), total)?;
+            row.take(self.rank, 0, &all);
+            return Ok(row.bytes);
         }
-        let mut mine = Vec::new();
+        self.stage(signature, &mut First::Met)?;
+        let part = self.next_part();
+        let Some(shower) = self.place_of(root) else {
+            return self.receive_part(root, part);
+        };
+        let shown = with_entries(&parts);
         let mut sends = Vec::new();
-        for (rank, bytes) in parts.into_iter().flatten().enumerate() {
-            if rank == root {
-                mine = bytes;
-            } else {
+        for (rank, bytes) in parts.into_iter().enumerate() {
+            if self.place_of(rank).is_none() {
                 sends.push(self.send_part(rank, part, bytes)?);
             }
         }
+        self.staged(
+            signature,
+            First::Met,
+            (total, ENTRY),
+            &mut Shower(
+                |range: Range<usize>, window: Window<'_>| {
+                    window.show(0, overlap(&shown, &range));
+                    Ok(())
+                },
+                |range: Range<usize>, window: Window<'_>| {
+                    let bytes = window.of(shower, 0..range.len());
+                    row.take(self.rank, range.start, bytes);
+                    Ok(())
+                },
+            ),
+        )?;
         for send in sends {
             send.wait()?;
         }
-        Ok(mine)
+        Ok(row.bytes)
     }
 
-    /// What all ranks have for this one, by rank.
-    fn exchange_parts(
+    /// Row `k` of each rank, `each` bytes long, to rank `k`: what all ranks have for this one is
+    /// passed to `take` with its rank and where in the row it begins.
+    #[track_caller]
+    fn exchange_equal(
         &self,
         signature: &Signature,
-        mut parts: Vec<Vec<u8>>,
-    ) -> Result<Vec<Vec<u8>>> {
+        rows: &[u8],
+        each: usize,
+        mut take: impl FnMut(usize, usize, &[u8]),
+    ) -> Result<()> {
         let _turn = self.turn()?;
-        self.barrier_in_turn(signature)?;
+        let mut first = First::Meet;
+        if self.nodes.count() > 1 {
+            self.barrier_in_turn(signature)?;
+            first = First::Met;
+        }
         let part = self.next_part();
-        let mut sends = Vec::new();
+        let row = |rank: usize| &rows[rank * each..(rank + 1) * each];
+        let sends = self.send_away(part, |rank| row(rank).to_vec())?;
+        let (members, me) = (self.nodes.mine(), self.nodes.my_place());
+        self.staged(
+            signature,
+            first,
+            (members.len() * each, 1),
+            &mut Shower(
+                |range: Range<usize>, window: Window<'_>| {
+                    for (member, &rank) in members.iter().enumerate() {
+                        let (from, to) = (
+                            range.start.max(member * each),
+                            range.end.min((member + 1) * each),
+                        );
+                        if from < to && member != me {
+                            let bytes = &row(rank)[from - member * each..to - member * each];
+                            window.show(from - range.start, bytes);
+                        }
+                    }
+                    Ok(())
+                },
+                |range: Range<usize>, window: Window<'_>| {
+                    let (from, to) = (range.start.max(me * each), range.end.min((me + 1) * each));
+                    for (member, &rank) in members.iter().enumerate() {
+                        if from < to && member != me {
+                            let bytes = window.of(member, from - range.start..to - range.start);
+                            take(rank, from - me * each, bytes);
+                        }
+                    }
+                    Ok(())
+                },
+            ),
+        )?;
+        take(self.rank, 0, row(self.rank));
+        self.receive_from_away(part, |rank, bytes| {
+            super::expect_len(rank, bytes.len(), each)?;
+            take(rank, 0, &bytes);
+            Ok(())
+        })?;
+        sends.into_iter().try_for_each(Request::wait)
+    }
+
+    /// What all ranks have for this one, by rank; rows of any lengths.
+    #[track_caller]
+    fn exchange_rows(&self, signature: &Signature, rows: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        let _turn = self.turn()?;
+        let members = self.nodes.mine();
+        let here: Vec<_> = members.iter().map(|&rank| rows[rank].clone()).collect();
+        let shown = with_entries(&here);
+        let lens = self.lens(signature, shown.len())?;
+        let longest = members.iter().map(|&rank| lens[rank]).max().unwrap_or(0);
+        let part = self.next_part();
+        let sends = self.send_away(part, |rank| rows[rank].clone())?;
+        let me = self.nodes.my_place();
+        let mut taken: Vec<Row> = members.iter().map(|_| Row::default()).collect();
+        self.staged(
+            signature,
+            First::Met,
+            (longest, ENTRY),
+            &mut Shower(
+                |range: Range<usize>, window: Window<'_>| {
+                    window.show(0, overlap(&shown, &range));
+                    Ok(())
+                },
+                |range: Range<usize>, window: Window<'_>| {
+                    for (member, row) in taken.iter_mut().enumerate() {
+                        let len = lens[members[member]].saturating_sub(range.start);
+                        let bytes = window.of(member, 0..len.min(range.len()));
+                        row.take(me, range.start, bytes);
+                    }
+                    Ok(())
+                },
+            ),
+        )?;
+        let mut all = vec![Vec::new(); self.size];
+        for (row, &rank) in taken.into_iter().zip(members) {
+            all[rank] = row.bytes;
+        }
+        self.receive_from_away(part, |rank, bytes| {
+            all[rank] = bytes;
+            Ok(())
+        })?;
+        sends.into_iter().try_for_each(Request::wait)?;
+        Ok(all)
+    }
+
+    /// Starts to send rows to the ranks of other nodes.
+    fn send_away(&self, part: u32, row: impl Fn(usize) -> Vec<u8>) -> Result<Vec<Request<'_, ()>>> {
         // Each rank begins with the one after it, so that not all send to the same one.
-        for step in 1..self.size {
-            let to = (self.rank + step) % self.size;
-            sends.push(self.send_part(to, part, std::mem::take(&mut parts[to]))?);
+        let others = (1..self.size).map(|step| (self.rank + step) % self.size);
+        let away = others.filter(|&rank| self.place_of(rank).is_none());
+        away.map(|rank| self.send_part(rank, part, row(rank)))
+            .collect()
+    }
+
+    /// Receives the rows of the ranks of other nodes.
+    fn receive_from_away(
+        &self,
+        part: u32,
+        mut take: impl FnMut(usize, Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        let others = (1..self.size).map(|step| (self.rank + self.size - step) % self.size);
+        for rank in others.filter(|&rank| self.place_of(rank).is_none()) {
+            take(rank, self.receive_part(rank, part)?)?;
         }
-        for step in 1..self.size {
-            let from = (self.rank + self.size - step) % self.size;
-            parts[from] = self.receive_part(from, part)?;
-        }
-        for send in sends {
-            send.wait()?;
-        }
-        Ok(parts)
+        Ok(())
     }
 }
