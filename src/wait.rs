@@ -17,6 +17,8 @@ static SPINS: AtomicU32 = AtomicU32::new(SPINS_WITH_OWN_CORE);
 /// a rank that computes took 310 µs, with 20 it takes 9).
 const SPINS_WITH_OWN_CORE: u32 = 20;
 const SPINS_WHEN_CROWDED: u32 = 1;
+/// The same for looks at flags of ranks of the same node.
+const SPINS_AT_FLAGS: u32 = 500;
 
 /// How long to yield before sleeping. A sleep and wake-up costs some 50 µs, so give a waiter
 /// that will be served soon about as long to see it.
@@ -56,6 +58,19 @@ impl Patience {
             since: None,
             began: None,
             grace: Duration::ZERO,
+        }
+    }
+
+    /// Of a wait for ranks of the same node, at whose flags a look costs a nanosecond or two, and
+    /// who answer within some hundred: giving the core away would take longer.
+    pub(crate) fn for_neighbours() -> Self {
+        let spins = match SPINS.load(Ordering::Relaxed) {
+            SPINS_WHEN_CROWDED => SPINS_WHEN_CROWDED,
+            _ => SPINS_AT_FLAGS,
+        };
+        Self {
+            spins,
+            ..Self::new()
         }
     }
 

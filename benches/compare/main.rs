@@ -14,6 +14,7 @@
 mod asm;
 mod batch;
 mod batches;
+mod collectives;
 mod limits;
 mod loops;
 mod quiet;
@@ -43,7 +44,8 @@ struct Options {
     /// Rounds; the table shows their medians [default: 5, or 1 with --quick].
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only these parts: memory, batch, stencil, tcp, batch-tcp, barrier2, barrier4, launch.
+    /// Only these parts: memory, batch, stencil, tcp, batch-tcp, barrier2, barrier4, collectives2,
+    /// collectives8, collectives-tcp, launch.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Print one JSON object a figure on standard output, and the table on standard error.
@@ -128,7 +130,31 @@ const PARTS: &[Part] = &[
         sections: &["barrier"],
         rivals: &["plain-c", "openshmem", "openmpi", "mpich"],
     },
+    Part {
+        name: "collectives2",
+        ranks: 2,
+        transport: Transport::SharedMemory,
+        sections: &["collectives"],
+        rivals: MPI,
+    },
+    Part {
+        name: "collectives8",
+        ranks: 8,
+        transport: Transport::SharedMemory,
+        sections: &["collectives"],
+        rivals: MPI,
+    },
+    Part {
+        name: "collectives-tcp",
+        ranks: 2,
+        transport: Transport::Tcp,
+        sections: &["collectives"],
+        rivals: &["openmpi", "mpich"],
+    },
 ];
+
+/// Those that have collectives.
+const MPI: &[&str] = &["openmpi", "openmpi5", "mpich", "mpich5"];
 
 /// The section whose name goes on with the number of elements.
 const REMOTE: &str = "remote:";

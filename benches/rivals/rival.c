@@ -3,7 +3,7 @@
        cc -O3 -DBACKEND='"openshmem.h"'  see ../compare/rivals.rs for how it is built and started
        rival BATCH_MS BATCHES SECTION…    sections: element network busy bulk barrier, in this order (bulk
                                       overwrites the values that busy checks), batch, remote:COUNT,
-                                      stencil; none: starts and ends
+                                      stencil, collectives (MPI); none: starts and ends
 
    Prints lines `figure NAME VALUE`, where there was a choice `way NAME TEXT`, at the end
    `figure done 1`. The loops, index streams and
@@ -361,6 +361,9 @@ static void barriers(uint64_t *shard)
 
 #include "batch.h"
 #include "stencil.h"
+#ifdef MPI_VERSION
+#include "collectives.h"
+#endif
 
 int main(int argc, char **argv)
 {
@@ -409,6 +412,10 @@ int main(int argc, char **argv)
             remote(shard, (size_t)atol(argv[k] + 7));
         if (strcmp(argv[k], "stencil") == 0)
             stencil();
+#ifdef MPI_VERSION
+        if (strcmp(argv[k], "collectives") == 0)
+            collectives();
+#endif
         barrier();
     }
     print("done", 1);

@@ -303,7 +303,7 @@ impl Engine {
 
     fn patience_with(&self, ranks: u32) -> Patience {
         match self.nodes.count() {
-            1 => Patience::new(),
+            1 => Patience::for_neighbours(),
             _ => Patience::from(Instant::now(), self.grace(ranks)),
         }
     }

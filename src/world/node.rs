@@ -284,7 +284,7 @@ impl Block {
         limits: &Limits,
         help: impl Fn() -> Result<bool>,
     ) -> Result<()> {
-        let mut patience = Patience::new();
+        let mut patience = Patience::for_neighbours();
         for member in 1..self.members {
             let flag = self.slot_flag(member);
             while flag.load(Ordering::Acquire) != sequence {

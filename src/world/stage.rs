@@ -162,7 +162,7 @@ impl Stage {
             }
             return Ok(());
         }
-        let mut patience = Patience::new();
+        let mut patience = Patience::for_neighbours();
         while generation.load(Ordering::Acquire) == seen {
             let nap = patience.pause(limits)?;
             let helped = help()?;
