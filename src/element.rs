@@ -164,6 +164,27 @@ pub(crate) fn view_mut<T: Element>(bytes: &mut [u8]) -> Option<&mut [T]> {
     Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
 }
 
+/// Bits that are on their way, zero at first, to become values.
+pub(crate) struct Arriving<T: Element>(Vec<T::Bits>);
+
+// SAFETY: owned plain data: bits of any pattern, with nothing that belongs to a thread.
+unsafe impl<T: Element> Send for Arriving<T> {}
+
+impl<T: Element> Arriving<T> {
+    pub(crate) fn with_bytes(bytes: usize) -> Self {
+        Self(bytemuck::allocation::zeroed_vec(bytes / size_of::<T>()))
+    }
+
+    /// Writes bytes from byte `at` on.
+    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
+        write_bytes(&mut self.0, at, bytes);
+    }
+
+    pub(crate) fn into_values(self) -> Result<Vec<T>> {
+        vec_from_bits(self.0)
+    }
+}
+
 /// Writes bytes over those of `bits` from byte `at` on.
 ///
 /// # Panics

@@ -2,6 +2,8 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
 
+mod model;
+
 use pgas::testing::{Ranks, on_ranks};
 use pgas::{Any, ErrorKind, World};
 use serde::{Deserialize, Serialize};
@@ -283,5 +285,135 @@ fn messages_go_on_in_collectives() {
             return Ok(());
         }
         world.recv::<u64>(before, 3).map(drop)
+    });
+}
+
+/// Elements of 8 bytes that are more than a ring of chunks holds.
+const LARGE: usize = 300_000;
+
+fn large(seed: usize) -> Vec<u64> {
+    (0..LARGE as u64).map(|k| k * 3 + seed as u64).collect()
+}
+
+/// A send that waits until it is received, by a rank that waits in a barrier that waits for the
+/// sender.
+#[test]
+fn a_large_message_is_received_in_a_barrier() {
+    model::everywhere(2, |world| {
+        if world.rank() == 0 {
+            world.send(1, 1, &large(0))?;
+            world.send(1, 2, &[7_u8])?;
+            world.barrier()
+        } else {
+            let second = world.irecv::<u8>(0, 2)?;
+            let first = world.irecv::<u64>(0, 1)?;
+            world.barrier()?;
+            let (values, envelope) = first.wait()?;
+            assert_eq!((values, envelope.bytes), (large(0), LARGE * 8));
+            assert_eq!(second.wait()?.0, [7]);
+            Ok(())
+        }
+    });
+}
+
+#[test]
+fn requests_get_messages_in_the_order_they_were_made() {
+    model::everywhere(3, |world| {
+        if world.rank() == 0 {
+            let mut requests = Vec::new();
+            for _ in 0..8 {
+                requests.push(world.irecv::<u64>(Any, Any)?);
+            }
+            // To itself, while others may come first.
+            world.send(0, 9, &large(9))?;
+            world.barrier()?;
+            let mut next = [0; 3];
+            for request in requests {
+                let (values, envelope) = request.wait()?;
+                let (from, tag) = (envelope.source, envelope.tag);
+                assert_eq!(envelope.bytes, values.len() * 8);
+                if from > 0 {
+                    assert_eq!(tag, next[from]);
+                    next[from] += 1;
+                }
+                let len = if tag % 2 == 0 { 3 } else { LARGE };
+                assert_eq!(
+                    values,
+                    large(from * 10 + tag as usize)[..len.min(values.len())]
+                );
+            }
+            assert_eq!(next[1..], [4, 3]);
+        } else {
+            let count = if world.rank() == 1 { 4 } else { 3 };
+            for tag in 0..count {
+                let values = large(world.rank() * 10 + tag as usize);
+                let len = if tag % 2 == 0 { 3 } else { LARGE };
+                world.send(0, tag, &values[..len])?;
+            }
+            world.barrier()?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn large_messages_are_probed_lost_and_refused() {
+    model::everywhere(2, |world| {
+        let other = 1 - world.rank();
+        if world.rank() == 0 {
+            for tag in 0..6 {
+                world.send(1, tag, &large(tag as usize))?;
+            }
+            return world.recv_into(1, 0, &mut [0_u8; 1]).map(drop);
+        }
+        let seen = world.probe(other, 0)?;
+        assert_eq!((seen.bytes, seen.tag), (LARGE * 8, 0));
+        assert_eq!(world.iprobe(other, Any)?, Some(seen));
+        assert_eq!(world.recv::<u64>(Any, Any)?.0, large(0));
+        // Of another type, of another length, given up: lost, and the next one comes.
+        let error = world.recv::<f64>(other, 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        let error = world.recv_into(other, 2, &mut [0_u64; 5]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        world.probe(other, 3)?;
+        drop(world.irecv::<u64>(other, 3)?);
+        let mut to = vec![0_u64; LARGE];
+        world.recv_into(other, 4, &mut to)?;
+        assert_eq!(to, large(4));
+        assert_eq!(world.recv::<u64>(other, 5)?.0, large(5));
+        world.send(other, 0, &[1_u8])
+    });
+}
+
+/// More large messages at once than go through one ring.
+#[test]
+fn large_messages_all_at_once() {
+    model::everywhere(4, |world| {
+        let (me, size) = (world.rank(), world.size());
+        let to_all = |thread: usize| -> pgas::Result<()> {
+            for round in 0..4 {
+                for step in 1..size {
+                    let tag = (thread * 4 + round) as u32;
+                    let mine = large(me * 100 + tag as usize);
+                    world.send((me + step) % size, tag, &mine)?;
+                }
+            }
+            Ok(())
+        };
+        let mut expected = Vec::new();
+        for from in (0..size).filter(|&from| from != me) {
+            for tag in 0..8 {
+                expected.push((from, tag, world.irecv::<u64>(from, tag)?));
+            }
+        }
+        std::thread::scope(|scope| {
+            let one = scope.spawn(|| to_all(0));
+            to_all(1)?;
+            one.join().expect("a thread that only sends")
+        })?;
+        for (from, tag, request) in expected {
+            assert_eq!(request.wait()?.0, large(from * 100 + tag as usize));
+        }
+        Ok(())
     });
 }

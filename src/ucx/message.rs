@@ -11,6 +11,7 @@ use crate::wait::Patience;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ucx_sys as sys;
 
 /// A message that is being sent or received. It owns the buffer that UCX reads or writes;
@@ -304,6 +305,114 @@ impl Worker {
     }
 }
 
+/// A message that is to be received as soon as there is one: whoever progresses the worker takes
+/// it, the one that has waited longest first. Dropping it gives that up, or loses the message.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    worker: Worker,
+    slot: Arc<Slot>,
+}
+
+/// Where a message that was expected is put.
+#[derive(Debug)]
+pub(super) struct Slot {
+    tags: Tags,
+    arrived: Mutex<Option<Result<Arrived>>>,
+}
+
+#[derive(Debug)]
+enum Arrived {
+    /// From this process itself.
+    Here(u64, Vec<u8>),
+    Taken(Taken),
+}
+
+impl Slot {
+    fn put(&self, arrived: Result<Arrived>) {
+        *self.lock() = Some(arrived);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Result<Arrived>>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Expected {
+    /// The message and its tag, once there is one. Does not progress the worker.
+    pub(crate) fn look(&self) -> Result<Option<(u64, Message)>> {
+        let arrived = self.slot.lock().take();
+        arrived
+            .map(|arrived| Ok(self.message(arrived?)))
+            .transpose()
+    }
+
+    /// Waits until there is one.
+    pub(crate) fn wait(&self) -> Result<(u64, Message)> {
+        let arrived = self.worker.wait_for(|_| self.slot.lock().take())?;
+        Ok(self.message(arrived?))
+    }
+
+    fn message(&self, arrived: Arrived) -> (u64, Message) {
+        match arrived {
+            Arrived::Taken(taken) => self.worker.message_of(taken),
+            Arrived::Here(tag, bytes) => {
+                let message = Message {
+                    worker: self.worker.clone(),
+                    stage: Stage::Complete(Ok(())),
+                    len: Some(bytes.len()),
+                    buffer: bytes,
+                    direction: Direction::Receive,
+                };
+                (tag, message)
+            }
+        }
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.worker.lock() {
+            state.forget(&self.slot);
+        }
+        // As a message that is dropped: UCX may still write to its buffer.
+        let lost = self.look();
+        drop(lost);
+    }
+}
+
+impl Worker {
+    /// From now on the next message with these tags is taken as soon as this worker is progressed.
+    pub(crate) fn expect(&self, tags: Tags) -> Result<Expected> {
+        let slot = Arc::new(Slot {
+            tags,
+            arrived: Mutex::default(),
+        });
+        let mut state = self.lock()?;
+        state.expected.push_back(slot.clone());
+        state.messages.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        Ok(Expected {
+            worker: self.clone(),
+            slot,
+        })
+    }
+
+    /// Gives a message of this process to whoever has expected it longest; gives it back if nobody
+    /// has.
+    pub(crate) fn offer(&self, tag: u64, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let mut state = self.lock()?;
+        let fits = |slot: &Arc<Slot>| slot.tags.fit(tag);
+        let Some(at) = state.expected.iter().position(fits) else {
+            return Ok(Some(bytes));
+        };
+        if let Some(slot) = state.expected.remove(at) {
+            state.messages.fetch_sub(1, Ordering::Relaxed);
+            slot.put(Ok(Arrived::Here(tag, bytes)));
+        }
+        Ok(None)
+    }
+}
+
 /// Tags that agree with `tag` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tags {
@@ -321,6 +430,7 @@ impl Tags {
 }
 
 /// A message that is being received.
+#[derive(Debug)]
 struct Taken {
     tag: u64,
     posted: Posted,
@@ -329,7 +439,35 @@ struct Taken {
     len: usize,
 }
 
+// SAFETY: as for Message, which it becomes.
+unsafe impl Send for Taken {}
+
 impl State {
+    /// Takes the messages that are expected.
+    pub(super) fn take_expected(&mut self) {
+        let mut at = 0;
+        while let Some(slot) = self.expected.get(at) {
+            match self.take(slot.tags, usize::MAX) {
+                Ok(None) => {
+                    at += 1;
+                    continue;
+                }
+                Ok(Some(taken)) => slot.put(Ok(Arrived::Taken(taken))),
+                Err(error) => slot.put(Err(error)),
+            }
+            self.expected.remove(at);
+            self.messages.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody expects that message any more.
+    fn forget(&mut self, slot: &Arc<Slot>) {
+        if let Some(at) = self.expected.iter().position(|it| Arc::ptr_eq(it, slot)) {
+            self.expected.remove(at);
+            self.messages.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Starts to receive the first message with these tags.
     fn take(&self, tags: Tags, limit: usize) -> Result<Option<Taken>> {
         let mut info = sys::ucp_tag_recv_info_t::ZEROED;

@@ -55,11 +55,12 @@ pub use context::{Builder, Context, version};
 pub use endpoint::Endpoint;
 pub use flush::PutTicket;
 pub use memory::MemoryHandle;
-pub(crate) use message::{Message, Tags};
+pub(crate) use message::{Expected, Message, Tags};
 pub use request::Request;
 pub use rkey::RemoteKey;
 pub use serialized::SerializedRemoteKey;
 pub use status::Status;
+pub(crate) use worker::Pump;
 pub use worker::{Worker, WorkerAddress};
 
 #[cfg(test)]

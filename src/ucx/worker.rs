@@ -5,6 +5,7 @@
 use super::context::Context;
 use super::endpoint::{Endpoint, WeakEndpoint};
 use super::flush::Flushes;
+use super::message::Slot;
 use super::request::{InFlight, Outcome, Posted};
 use super::seal::{self, Kind};
 use super::status::check;
@@ -16,7 +17,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use ucx_sys as sys;
 
@@ -43,10 +44,18 @@ pub(super) struct Inner {
     pub(super) flushes: Flushes,
     /// Messages under way, which go on only while this worker is progressed.
     messages: Arc<AtomicUsize>,
+    /// What else goes on while somebody waits.
+    pumps: Mutex<Vec<Weak<dyn Pump>>>,
     /// The process is about to end: endpoints are not closed, nor the worker destroyed.
     ending: AtomicBool,
     limits: Arc<Limits>,
     context: Context,
+}
+
+/// Something that goes on while a thread of this process waits, whatever for.
+pub(crate) trait Pump: Send + Sync + std::fmt::Debug {
+    /// Goes on as far as that is possible without waiting.
+    fn pump(&self);
 }
 
 /// Invariant: `handle` came from `ucp_worker_create` and is live until `Inner` is dropped. UCX
@@ -59,7 +68,9 @@ pub(super) struct State {
     in_flight_bytes: usize,
     /// Messages given up while under way, with their buffers: how they end matters to nobody.
     orphans: Vec<InFlight>,
-    /// Messages under way, those given up included.
+    /// Messages to be taken as soon as they come, in the order in which they were asked for.
+    pub(super) expected: VecDeque<Arc<Slot>>,
+    /// Messages under way or expected, those given up included.
     pub(super) messages: Arc<AtomicUsize>,
     /// Endpoints that a flush has to wait for: see [`Unflushed`].
     pub(super) written: Vec<WeakEndpoint>,
@@ -96,6 +107,7 @@ impl Worker {
                 in_flight: VecDeque::new(),
                 in_flight_bytes: 0,
                 orphans: Vec::new(),
+                expected: VecDeque::new(),
                 messages: messages.clone(),
                 written: Vec::new(),
                 failure: None,
@@ -105,7 +117,8 @@ impl Worker {
             limits: limits.clone(),
             unflushed: AtomicBool::new(false),
             flushes: Flushes::default(),
-            messages: messages.clone(),
+            pumps: Mutex::default(),
+            messages,
             ending: AtomicBool::new(false),
             context: context.clone(),
         };
@@ -178,7 +191,34 @@ impl Worker {
             return Ok(false);
         }
         self.progress()?;
+        self.pump();
         Ok(true)
+    }
+
+    /// From now on `pump` goes on whenever somebody waits, until it is dropped.
+    pub(crate) fn add_pump(&self, pump: Weak<dyn Pump>) {
+        self.0.messages.fetch_add(1, Ordering::Relaxed);
+        self.pumps().push(pump);
+    }
+
+    fn pumps(&self) -> MutexGuard<'_, Vec<Weak<dyn Pump>>> {
+        self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets what is to be pumped go on.
+    fn pump(&self) {
+        let mut live = Vec::new();
+        self.pumps().retain(|pump| match pump.upgrade() {
+            Some(pump) => {
+                live.push(pump);
+                true
+            }
+            None => {
+                self.0.messages.fetch_sub(1, Ordering::Relaxed);
+                false
+            }
+        });
+        live.iter().for_each(|pump| pump.pump());
     }
 
     /// The longest that a wait for one operation may take before it ends with
@@ -248,6 +288,9 @@ impl Worker {
                 }
                 Err(error) => break Err(error),
             };
+            if self.0.messages.load(Ordering::Relaxed) > 0 {
+                self.pump();
+            }
             let slept = patience.pause(&self.0.limits).and_then(|nap| match nap {
                 None => Ok(()),
                 // Another thread may progress what this one waits for, and take its wake-up.
@@ -371,6 +414,9 @@ impl State {
         // SAFETY: the worker is live and locked.
         let events = unsafe { sys::ucp_worker_progress(self.handle.as_ptr()) };
         self.reap();
+        if !self.expected.is_empty() {
+            self.take_expected();
+        }
         events > 0
     }
 

@@ -12,7 +12,7 @@ use super::control::Launcher;
 use super::engine::Engine;
 use super::graves::Graves;
 use super::identity::{Identity, barriers};
-use super::messages::Mailbox;
+use super::messages::{Mailbox, Rings};
 use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
 use super::pool::Pool;
@@ -190,6 +190,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         team: 0,
         parent: None,
         job: Arc::new(Job {
+            rings: Rings::default(),
             next_ticket: AtomicU64::new(0),
             next_team: AtomicU32::new(1),
             dividing: Mutex::default(),

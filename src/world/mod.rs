@@ -118,6 +118,8 @@ pub(crate) struct Core {
 /// What all teams of a process have in common, beside UCX's objects.
 #[derive(Debug)]
 struct Job {
+    /// Of large messages between ranks of a node.
+    rings: messages::Rings,
     /// Of the next request to an owner.
     next_ticket: AtomicU64,
     /// A number that no team of this process has.

@@ -43,7 +43,7 @@ struct Wish {
 }
 
 /// Most teams that a job makes.
-const TEAMS: u32 = 1 << 16;
+const TEAMS: u32 = 1 << 15;
 
 impl Team {
     pub(super) fn new(core: Arc<Core>) -> Self {

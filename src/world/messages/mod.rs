@@ -1,8 +1,13 @@
 //! Messages from one rank to another, by UCX's tag matching.
 //!
 //! A message's tag in UCX says that it is one of these (bit 62), whether it is a part of a
-//! collective (bit 61), its team (16 bits), its sender in the team (17 bits) and the tag that the
+//! collective (bit 61), whether its content goes through a [ring](ring) (bit 60), its team (15 bits), its sender in the team (17 bits) and the tag that the
 //! program gave it, or the number of the collective (28 bits). The last bytes of a program's message, the *label*, say what is in it.
+
+mod receive;
+mod ring;
+
+pub(super) use ring::Rings;
 
 use super::collective::{decode, encode};
 use super::request::{Pending, Request};
@@ -10,6 +15,8 @@ use super::{Core, Team};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Message, Tags};
+use receive::{Letter, Receive};
+use ring::{Header, Outgoing};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
@@ -21,6 +28,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const MESSAGE: u64 = 1 << 62;
 /// One that is a part of a collective.
 const PART: u64 = 1 << 61;
+/// One whose content goes through its sender's ring.
+const IN_RING: u64 = 1 << 60;
 const TEAM_AT: u32 = 45;
 const SENDER_AT: u32 = 28;
 const SENDER: u64 = (1 << 17) - 1;
@@ -91,12 +100,22 @@ impl Envelope {
         Self {
             source: usize::try_from(tag >> SENDER_AT & SENDER).unwrap_or(usize::MAX),
             tag: u32::try_from(tag & TAG).unwrap_or(0),
-            bytes: len.saturating_sub(LABEL),
+            bytes: len,
         }
+    }
+
+    /// Of a message of these bytes.
+    fn of(tag: u64, bytes: &[u8]) -> Self {
+        let content = &bytes[..bytes.len().saturating_sub(LABEL)];
+        let len = match decode::<Header>(content) {
+            Ok(header) if tag & IN_RING != 0 => usize::try_from(header.len).unwrap_or(usize::MAX),
+            _ => content.len(),
+        };
+        Self::new(tag, len)
     }
 }
 
-/// Messages that a rank has sent to itself, oldest first.
+/// Messages that a rank has sent to itself, or has had a look at, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox(Mutex<VecDeque<(u64, Vec<u8>)>>);
 
@@ -111,10 +130,10 @@ impl Mailbox {
         letters.remove(found)
     }
 
-    fn look(&self, tags: Tags) -> Option<(u64, usize)> {
+    fn look(&self, tags: Tags) -> Option<Envelope> {
         let letters = self.lock();
-        let found = letters.iter().find(|(tag, _)| tags.fit(*tag))?;
-        Some((found.0, found.1.len()))
+        let (tag, bytes) = letters.iter().find(|(tag, _)| tags.fit(*tag))?;
+        Some(Envelope::of(*tag, bytes))
     }
 }
 
@@ -139,31 +158,6 @@ fn label_of_elements<T: Element>() -> [u8; LABEL] {
 
 fn label_of_objects<T>() -> [u8; LABEL] {
     label(2, element::type_hash::<T>(), std::any::type_name::<T>())
-}
-
-/// The content of a message, if it is what is expected.
-fn open(bytes: &[u8], expected: [u8; LABEL], envelope: Envelope) -> Result<&[u8]> {
-    let (content, found) = bytes
-        .split_last_chunk::<LABEL>()
-        .ok_or_else(|| Error::new(ErrorKind::Ucx, "a message without an end"))?;
-    if *found == expected {
-        return Ok(content);
-    }
-    let name = |label: &[u8; LABEL]| {
-        let name = String::from_utf8_lossy(&label[9..]);
-        name.trim_end_matches('\0').to_string()
-    };
-    Err(Error::new(
-        ErrorKind::Mismatch,
-        format!(
-            "rank {} sent {} with tag {}, and {} was to be received",
-            envelope.source,
-            name(found),
-            envelope.tag,
-            name(&expected)
-        ),
-    )
-    .with_peer(envelope.source))
 }
 
 pub(super) fn bytes_of<T: Element>(values: &[T]) -> Vec<u8> {
@@ -191,7 +185,9 @@ impl Team {
     /// [`ErrorKind::Timeout`], [`ErrorKind::Ucx`].
     #[doc(alias = "ucp_tag_send_nbx")]
     pub fn send<T: Element>(&self, to: usize, tag: u32, values: &[T]) -> Result<()> {
-        self.isend(to, tag, values)?.wait()
+        let content = bytemuck::cast_slice(values);
+        self.core
+            .send_now(to, tag, content, label_of_elements::<T>())
     }
 
     /// Starts to send `values`, of which a copy is made, so they may be used again at once. The
@@ -212,8 +208,7 @@ impl Team {
     /// [`ErrorKind::InvalidArgument`] if it cannot be encoded; else as [`Team::send`].
     pub fn send_obj<T: Serialize>(&self, to: usize, tag: u32, object: &T) -> Result<()> {
         self.core
-            .post(to, tag, &encode(object)?, label_of_objects::<T>())?
-            .wait()
+            .send_now(to, tag, &encode(object)?, label_of_objects::<T>())
     }
 
     /// Receives a message from rank `from` with `tag`, or of [`Any`]: its elements, and where they
@@ -244,9 +239,10 @@ impl Team {
         from: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<(Vec<T>, Envelope)> {
-        let (bytes, envelope) = self.core.receive(from.into(), tag.into())?;
-        let content = open(&bytes, label_of_elements::<T>(), envelope)?;
-        Ok((values_of(content)?, envelope))
+        let letter = self.core.receive(from.into(), tag.into())?;
+        let letter = letter.check(label_of_elements::<T>())?;
+        let envelope = letter.envelope;
+        Ok((letter.into_values(&self.core)?, envelope))
     }
 
     /// Receives a message into `to`, which must have its length. As [`Team::recv`].
@@ -260,21 +256,10 @@ impl Team {
         tag: impl Into<Tag>,
         to: &mut [T],
     ) -> Result<Envelope> {
-        let (values, envelope) = self.recv::<T>(from, tag)?;
-        if values.len() != to.len() {
-            return Err(Error::new(
-                ErrorKind::Mismatch,
-                format!(
-                    "rank {} sent {} elements with tag {}, and {} were to be received",
-                    envelope.source,
-                    values.len(),
-                    envelope.tag,
-                    to.len()
-                ),
-            )
-            .with_peer(envelope.source));
-        }
-        to.copy_from_slice(&values);
+        let letter = self.core.receive(from.into(), tag.into())?;
+        let letter = letter.check(label_of_elements::<T>())?;
+        let envelope = letter.envelope;
+        letter.into_slice(&self.core, to)?;
         Ok(envelope)
     }
 
@@ -287,17 +272,17 @@ impl Team {
         from: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<(T, Envelope)> {
-        let (bytes, envelope) = self.core.receive(from.into(), tag.into())?;
-        let content = open(&bytes, label_of_objects::<T>(), envelope)?;
-        Ok((decode(content)?, envelope))
+        let letter = self.core.receive(from.into(), tag.into())?;
+        let letter = letter.check(label_of_objects::<T>())?;
+        let envelope = letter.envelope;
+        Ok((decode(&letter.into_bytes(&self.core)?)?, envelope))
     }
 
-    /// Starts to receive a message. Of several requests that a message fits, the one that is waited
-    /// for or looked at first gets it. A message that was found belongs to the request: dropping that
-    /// loses it.
+    /// Starts to receive a message. Of several requests that a message fits, the one that was made
+    /// first gets it. Dropping a request gives its message up, if there is one already.
     ///
-    /// A large message is received while the request is waited for or looked at: a sender that
-    /// waits until then must not be what this rank waits for meanwhile.
+    /// It is received while this rank waits for anything at all in this library, and while the
+    /// request is looked at.
     ///
     /// # Errors
     /// As [`Team::recv`], most of them when it is waited for.
@@ -306,15 +291,15 @@ impl Team {
         from: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<Request<'_, (Vec<T>, Envelope)>> {
-        let tags = self.core.tags(from.into(), tag.into())?;
-        let mut receive = Receive::<T> {
-            core: &self.core,
-            tags,
-            found: None,
-            element: std::marker::PhantomData,
+        let core = &self.core;
+        let tags = core.tags(from.into(), tag.into())?;
+        core.check()?;
+        let receive = match core.to_self.take(tags) {
+            Some((tag, bytes)) => Receive::<T>::of(core, Letter::new(core, tag, bytes)?),
+            None => Receive::new(core, core.worker.expect(tags)?),
         };
-        receive.is_done()?;
-        Ok(Request::waiting(&self.core, receive))
+        core.worker.progress()?;
+        Ok(Request::waiting(core, receive))
     }
 
     /// Sends `values` to rank `to`, and receives from another; neither waits for the other. Both
@@ -329,10 +314,9 @@ impl Team {
         tag: u32,
         values: &[T],
     ) -> Result<(Vec<T>, Envelope)> {
-        let send = self.isend(to, tag, values)?;
-        let received = self.recv(from, tag)?;
-        send.wait()?;
-        Ok(received)
+        let received = self.irecv(from, tag)?;
+        self.send(to, tag, values)?;
+        received.wait()
     }
 
     /// Waits for a message that [`Team::recv`] would receive; it stays where it is.
@@ -348,8 +332,10 @@ impl Team {
             .worker
             .wait_look(tags, || self.core.to_self.look(tags))
             .map_err(|error| self.core.none_came(error, from, tag))?;
-        let (Ok((tag, len)) | Err((tag, len))) = found;
-        Ok(Envelope::new(tag, len))
+        match found {
+            Ok(envelope) => Ok(envelope),
+            Err((tag, len)) => self.core.envelope_of(tag, len),
+        }
     }
 
     /// Whether there is a message that [`Team::recv`] would receive at once. Does not wait.
@@ -359,67 +345,14 @@ impl Team {
     pub fn iprobe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Envelope>> {
         let tags = self.core.tags(from.into(), tag.into())?;
         self.core.check()?;
-        let found = match self.core.to_self.look(tags) {
-            Some(found) => Some(found),
-            None => {
-                self.core.worker.progress()?;
-                self.core.worker.look_for_message(tags)?
-            }
-        };
-        Ok(found.map(|(tag, len)| Envelope::new(tag, len)))
-    }
-}
-
-/// A message that is to be received.
-struct Receive<'a, T> {
-    core: &'a Core,
-    tags: Tags,
-    /// The message, once there is one.
-    found: Option<(u64, Found)>,
-    element: std::marker::PhantomData<T>,
-}
-
-enum Found {
-    Here(Vec<u8>),
-    UnderWay(Message),
-}
-
-impl<T: Element> Receive<'_, T> {
-    /// Takes the message if there is one.
-    fn look(&mut self) -> Result<()> {
-        if self.found.is_none() {
-            self.found = match self.core.to_self.take(self.tags) {
-                Some((tag, bytes)) => Some((tag, Found::Here(bytes))),
-                None => {
-                    let taken = self.core.worker.take_message(self.tags, usize::MAX)?;
-                    taken.map(|(tag, message)| (tag, Found::UnderWay(message)))
-                }
-            };
+        if let Some(envelope) = self.core.to_self.look(tags) {
+            return Ok(Some(envelope));
         }
-        Ok(())
-    }
-}
-
-impl<T: Element> Pending<(Vec<T>, Envelope)> for Receive<'_, T> {
-    fn is_done(&mut self) -> Result<bool> {
         self.core.worker.progress()?;
-        self.look()?;
-        match &mut self.found {
-            None => Ok(false),
-            Some((_, Found::Here(_))) => Ok(true),
-            Some((_, Found::UnderWay(message))) => message.is_done(),
-        }
-    }
-
-    fn wait(self: Box<Self>) -> Result<(Vec<T>, Envelope)> {
-        let (tag, bytes) = match self.found {
-            Some((tag, Found::Here(bytes))) => (tag, bytes),
-            Some((tag, Found::UnderWay(mut message))) => (tag, message.wait()?),
-            None => self.core.receive_tags(self.tags)?,
-        };
-        let envelope = Envelope::new(tag, bytes.len());
-        let content = open(&bytes, label_of_elements::<T>(), envelope)?;
-        Ok((values_of(content)?, envelope))
+        let found = self.core.worker.look_for_message(tags)?;
+        found
+            .map(|(tag, len)| self.core.envelope_of(tag, len))
+            .transpose()
     }
 }
 
@@ -450,12 +383,52 @@ impl Core {
         check_tag(tag)?;
         let tag = MESSAGE | self.from(self.rank) | u64::from(tag);
         if to == self.rank {
-            self.to_self.lock().push_back((tag, bytes));
+            if let Some(bytes) = self.worker.offer(tag, bytes)? {
+                self.to_self.lock().push_back((tag, bytes));
+            }
             // A thread of this rank may sleep while it waits for it.
             self.worker.wake();
             return Ok(Request::done(self, ()));
         }
         self.send_to("send", to, tag, bytes)
+    }
+
+    /// Sends and waits until `content` may be used again.
+    fn send_now(&self, to: usize, tag: u32, content: &[u8], label: [u8; LABEL]) -> Result<()> {
+        self.check()?;
+        self.check_rank("send to", to)?;
+        check_tag(tag)?;
+        let Some((header, mut outgoing)) = Outgoing::start(self, to, content) else {
+            return self.post(to, tag, content, label)?.wait();
+        };
+        let mut bytes = encode(&header)?;
+        bytes.extend_from_slice(&label);
+        let tag = MESSAGE | IN_RING | self.from(self.rank) | u64::from(tag);
+        let header = self.send_to("send", to, tag, bytes)?;
+        outgoing
+            .wait(self)
+            .map_err(|error| error.context(format!("send to rank {to}")).with_peer(to))?;
+        header.wait()
+    }
+
+    /// What is known of a message that has been seen. If its content goes through a ring it is taken
+    /// out of UCX's queue for that, into the mailbox, where receives look first.
+    fn envelope_of(&self, tag: u64, len: usize) -> Result<Envelope> {
+        if tag & IN_RING == 0 {
+            return Ok(Envelope::new(tag, len.saturating_sub(LABEL)));
+        }
+        let exactly = Tags {
+            tag,
+            mask: u64::MAX,
+        };
+        let Some((tag, mut header)) = self.worker.take_message(exactly, usize::MAX)? else {
+            // Another thread of this rank has just received it.
+            return Ok(Envelope::new(tag, 0));
+        };
+        let bytes = header.wait()?;
+        let envelope = Envelope::of(tag, &bytes);
+        self.to_self.lock().push_back((tag, bytes));
+        Ok(envelope)
     }
 
     fn send_to(&self, what: &str, to: usize, tag: u64, bytes: Vec<u8>) -> Result<Request<'_, ()>> {
@@ -501,14 +474,13 @@ impl Core {
         })
     }
 
-    fn receive(&self, from: Source, tag: Tag) -> Result<(Vec<u8>, Envelope)> {
+    fn receive(&self, from: Source, tag: Tag) -> Result<Letter> {
         self.check()?;
         let tags = self.tags(from, tag)?;
         let (tag, bytes) = self
             .receive_tags(tags)
             .map_err(|error| self.none_came(error, from, tag))?;
-        let envelope = Envelope::new(tag, bytes.len());
-        Ok((bytes, envelope))
+        Letter::new(self, tag, bytes)
     }
 
     /// The next message with these tags: its own tag and its bytes.
@@ -526,7 +498,7 @@ impl Core {
         // What it is in any case.
         let mut tags = Tags {
             tag: MESSAGE | u64::from(self.team) << TEAM_AT,
-            mask: !(SENDER << SENDER_AT | TAG),
+            mask: !(IN_RING | SENDER << SENDER_AT | TAG),
         };
         if let Source::Rank(rank) = from {
             self.check_rank("receive from", rank)?;

@@ -1,0 +1,259 @@
+//! Messages that have been found, and those that are waited for in the background.
+
+use super::ring::{Header, Incoming};
+use super::{Envelope, IN_RING, LABEL, label_of_elements, values_of};
+use crate::element::{self, Arriving, Element};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ucx::{Expected, Message, Pump};
+use crate::world::collective::decode;
+use crate::world::{Core, Pending};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A message that has been found.
+pub(super) struct Letter {
+    pub(super) envelope: Envelope,
+    label: [u8; LABEL],
+    content: Content,
+}
+
+enum Content {
+    Here(Vec<u8>),
+    /// What its sender's ring will bring.
+    InRing(Incoming),
+}
+
+impl Letter {
+    pub(super) fn new(core: &Core, tag: u64, mut bytes: Vec<u8>) -> Result<Self> {
+        let Some((content, &label)) = bytes.split_last_chunk::<LABEL>() else {
+            return Err(Error::new(ErrorKind::Ucx, "a message without an end"));
+        };
+        let len = content.len();
+        let content = if tag & IN_RING == 0 {
+            bytes.truncate(len);
+            Content::Here(bytes)
+        } else {
+            let header: Header = decode(content)?;
+            let from = Envelope::new(tag, 0).source;
+            Content::InRing(Incoming::start(core, from, &header)?)
+        };
+        let len = match &content {
+            Content::Here(bytes) => bytes.len(),
+            Content::InRing(incoming) => incoming.len(),
+        };
+        Ok(Self {
+            envelope: Envelope::new(tag, len),
+            label,
+            content,
+        })
+    }
+
+    /// Whether it has in it what is expected; if not it is lost.
+    pub(super) fn check(self, expected: [u8; LABEL]) -> Result<Self> {
+        if self.label == expected {
+            return Ok(self);
+        }
+        let name = |label: &[u8; LABEL]| {
+            let name = String::from_utf8_lossy(&label[9..]);
+            name.trim_end_matches('\0').to_string()
+        };
+        let Envelope { source, tag, .. } = self.envelope;
+        Err(Error::new(
+            ErrorKind::Mismatch,
+            format!(
+                "rank {source} sent {} with tag {tag}, and {} was to be received",
+                name(&self.label),
+                name(&expected)
+            ),
+        )
+        .with_peer(source))
+    }
+
+    pub(super) fn into_values<T: Element>(self, core: &Core) -> Result<Vec<T>> {
+        match self.content {
+            Content::Here(bytes) => values_of(&bytes),
+            Content::InRing(mut incoming) => {
+                let mut values = Arriving::with_bytes(incoming.len());
+                incoming.wait(core, |at, bytes| values.write(at, bytes))?;
+                values.into_values()
+            }
+        }
+    }
+
+    /// Into `to`, which must have its length.
+    pub(super) fn into_slice<T: Element>(self, core: &Core, to: &mut [T]) -> Result<()> {
+        let Envelope { source, tag, bytes } = self.envelope;
+        if bytes != size_of_val(to) {
+            return Err(Error::new(
+                ErrorKind::Mismatch,
+                format!(
+                    "rank {source} sent {} elements with tag {tag}, and {} were to be received",
+                    bytes / size_of::<T>(),
+                    to.len()
+                ),
+            )
+            .with_peer(source));
+        }
+        match (self.content, element::bits_mut(to)) {
+            (Content::Here(bytes), Some(bits)) => element::write_bytes(bits, 0, &bytes),
+            (Content::InRing(mut incoming), Some(bits)) => {
+                incoming.wait(core, |at, bytes| element::write_bytes(bits, at, bytes))?;
+            }
+            (content, None) => {
+                let letter = Self { content, ..self };
+                to.copy_from_slice(&letter.into_values::<T>(core)?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn into_bytes(self, core: &Core) -> Result<Vec<u8>> {
+        match self.content {
+            Content::Here(bytes) => Ok(bytes),
+            Content::InRing(mut incoming) => {
+                let mut all = vec![0; incoming.len()];
+                incoming.wait(core, |at, bytes| element::write_bytes(&mut all, at, bytes))?;
+                Ok(all)
+            }
+        }
+    }
+}
+
+/// A message that is received while this process does something else: whatever it waits for, and
+/// when the request is looked at.
+pub(super) struct Receive<T: Element> {
+    core: Arc<Core>,
+    stage: Mutex<Stage<T>>,
+}
+
+enum Stage<T: Element> {
+    Expected(Expected),
+    UnderWay(u64, Message),
+    InRing(Envelope, Incoming, Arriving<T>),
+    Complete(Result<(Vec<T>, Envelope)>),
+    Taken,
+}
+
+impl<T: Element> Receive<T> {
+    pub(super) fn new(core: &Arc<Core>, expected: Expected) -> Arc<Self> {
+        Self::with(core, Stage::Expected(expected))
+    }
+
+    /// Of a message that is there.
+    pub(super) fn of(core: &Arc<Core>, letter: Letter) -> Arc<Self> {
+        Self::with(core, Stage::of(core, Ok(letter)))
+    }
+
+    fn with(core: &Arc<Core>, stage: Stage<T>) -> Arc<Self> {
+        let this = Arc::new(Self {
+            core: core.clone(),
+            stage: Mutex::new(stage),
+        });
+        let pump: Arc<dyn Pump> = this.clone();
+        core.worker.add_pump(Arc::downgrade(&pump));
+        this
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage<T>> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Element> Stage<T> {
+    fn of(core: &Core, letter: Result<Letter>) -> Self {
+        let letter = letter.and_then(|letter| letter.check(label_of_elements::<T>()));
+        match letter {
+            Ok(Letter {
+                envelope,
+                content: Content::InRing(incoming),
+                ..
+            }) => {
+                let values = Arriving::with_bytes(incoming.len());
+                Self::InRing(envelope, incoming, values)
+            }
+            letter => Self::Complete(letter.and_then(|letter| {
+                let envelope = letter.envelope;
+                Ok((letter.into_values(core)?, envelope))
+            })),
+        }
+    }
+
+    /// Goes on as far as that is possible without waiting; whether it is complete.
+    fn advance(&mut self, core: &Core) -> Result<bool> {
+        loop {
+            let next = match self {
+                Self::Expected(expected) => match expected.look()? {
+                    Some((tag, message)) => Self::UnderWay(tag, message),
+                    None => return Ok(false),
+                },
+                Self::UnderWay(tag, message) => {
+                    if !message.is_done()? {
+                        return Ok(false);
+                    }
+                    let bytes = message.wait()?;
+                    Self::of(core, Letter::new(core, *tag, bytes))
+                }
+                Self::InRing(envelope, incoming, values) => {
+                    if !incoming.step(|at, bytes| values.write(at, bytes)) {
+                        return Ok(false);
+                    }
+                    let values = std::mem::replace(values, Arriving::with_bytes(0)).into_values();
+                    Self::Complete(values.map(|values| (values, *envelope)))
+                }
+                Self::Complete(_) | Self::Taken => return Ok(true),
+            };
+            *self = next;
+        }
+    }
+
+    fn wait(self, core: &Core) -> Result<(Vec<T>, Envelope)> {
+        match self {
+            Self::Expected(expected) => {
+                let (tag, message) = expected.wait()?;
+                Self::UnderWay(tag, message).wait(core)
+            }
+            Self::UnderWay(tag, mut message) => {
+                let letter = Letter::new(core, tag, message.wait()?);
+                Self::of(core, letter).wait(core)
+            }
+            Self::InRing(envelope, mut incoming, mut values) => {
+                incoming.wait(core, |at, bytes| values.write(at, bytes))?;
+                Ok((values.into_values()?, envelope))
+            }
+            Self::Complete(result) => result,
+            Self::Taken => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "the message was taken before",
+            )),
+        }
+    }
+}
+
+impl<T: Element> Pump for Receive<T> {
+    fn pump(&self) {
+        // Else its own thread is at it.
+        if let Ok(mut stage) = self.stage.try_lock()
+            && let Err(error) = stage.advance(&self.core)
+        {
+            *stage = Stage::Complete(Err(error));
+        }
+    }
+}
+
+impl<T: Element> fmt::Debug for Receive<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receive").finish_non_exhaustive()
+    }
+}
+
+impl<T: Element> Pending<(Vec<T>, Envelope)> for Arc<Receive<T>> {
+    fn is_done(&mut self) -> Result<bool> {
+        self.core.worker.progress()?;
+        self.stage().advance(&self.core)
+    }
+
+    fn wait(self: Box<Self>) -> Result<(Vec<T>, Envelope)> {
+        let stage = std::mem::replace(&mut *self.stage(), Stage::Taken);
+        stage.wait(&self.core)
+    }
+}
