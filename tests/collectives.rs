@@ -509,3 +509,90 @@ fn any_length_in_teams() {
         Ok(())
     });
 }
+
+#[test]
+fn a_barrier_that_is_not_waited_for() {
+    model::everywhere(3, |world| {
+        let (me, size) = (world.rank(), world.size());
+        for round in 0..50_usize {
+            let array = GlobalArray::<u64>::new(world, size)?;
+            array.put((me + 1) % size, round as u64)?;
+            let mut first = world.ibarrier()?;
+            // A second one, and a message that the last rank waits for before it comes.
+            let second = match me {
+                0 => {
+                    let second = world.ibarrier()?;
+                    world.send(size - 1, 1, &[round])?;
+                    second
+                }
+                _ if me == size - 1 => {
+                    assert_eq!(world.recv::<usize>(0, 1)?.0, [round]);
+                    world.ibarrier()?
+                }
+                _ => world.ibarrier()?,
+            };
+            if round % 3 == 0 {
+                // Collectives come after them.
+                assert_eq!(world.all_reduce(1, Op::Sum)?, size);
+                assert!(first.is_done()?);
+            }
+            first.wait()?;
+            assert_eq!(array.get(me)?, round as u64);
+            if round % 2 == 0 {
+                second.wait()?;
+            }
+        }
+        world.barrier()
+    });
+}
+
+#[test]
+fn nobody_leaves_a_barrier_before_all_have_come() {
+    model::everywhere(3, |world| {
+        if world.rank() == 2 {
+            std::thread::sleep(Duration::from_millis(300));
+            return world.ibarrier()?.wait();
+        }
+        let began = Instant::now();
+        let mut barrier = world.ibarrier()?;
+        assert!(began.elapsed() < Duration::from_millis(200));
+        while !barrier.is_done()? {}
+        barrier.wait()?;
+        assert!(began.elapsed() > Duration::from_millis(200));
+        Ok(())
+    });
+}
+
+#[test]
+fn barriers_of_both_kinds_do_not_go_together() {
+    model::everywhere(3, |world| {
+        let error = match world.rank() {
+            1 => world.barrier().unwrap_err(),
+            _ => world.ibarrier()?.wait().unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("called barrier") && text.contains("ibarrier"),
+            "{text}"
+        );
+        world.barrier()
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_come_to_an_ibarrier() {
+    let outcome = Ranks::new(3).env("PGAS_TIMEOUT", "1").outcome(|world| {
+        world.barrier()?;
+        if world.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(20));
+        }
+        let error = world.ibarrier()?.wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        let again = world.barrier().unwrap_err();
+        assert!(again.to_string().contains("after a failed"), "{again}");
+        Err(error)
+    });
+    assert!(!outcome.success());
+    assert!(outcome.to_string().contains("ibarrier"), "{outcome}");
+}

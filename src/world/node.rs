@@ -394,6 +394,21 @@ impl Block {
                 self.sleepers().fetch_sub(1, Ordering::SeqCst);
             }
         }
+        Ok(self.read_release(read))
+    }
+
+    /// As [`Block::wait_release`] without waiting: None if there is no result yet.
+    pub(super) fn look_release<R>(
+        &self,
+        sequence: u32,
+        read: impl FnOnce(Verdict, &[u8]) -> R,
+    ) -> Option<R> {
+        let released = self.release_flag().load(Ordering::Acquire) == sequence;
+        released.then(|| self.read_release(read))
+    }
+
+    /// Reads the result of a meeting that has been released.
+    fn read_release<R>(&self, read: impl FnOnce(Verdict, &[u8]) -> R) -> R {
         // SAFETY: the leader does not write until I arrive at the next meeting.
         let released = unsafe { self.released().read() };
         let len = released.len as usize;
@@ -406,6 +421,6 @@ impl Block {
             3 => Verdict::Late,
             _ => Verdict::Failed,
         };
-        Ok(read(verdict, data))
+        read(verdict, data)
     }
 }

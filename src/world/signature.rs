@@ -11,6 +11,7 @@ use std::panic::Location;
 #[repr(u16)]
 pub(crate) enum Call {
     Barrier,
+    IBarrier,
     Broadcast,
     AllGather,
     AllReduce,
@@ -38,8 +39,9 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    const ALL: [Self; 25] = [
+    const ALL: [Self; 26] = [
         Self::Barrier,
+        Self::IBarrier,
         Self::Broadcast,
         Self::AllGather,
         Self::AllReduce,
@@ -149,6 +151,7 @@ impl fmt::Display for Signature {
         let count = self.count;
         match self.call {
             Call::Barrier => write!(f, "barrier"),
+            Call::IBarrier => write!(f, "ibarrier"),
             Call::Broadcast if count == u64::MAX => {
                 write!(f, "broadcast of an object from rank {}", self.detail)
             }

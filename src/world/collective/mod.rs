@@ -9,11 +9,11 @@ mod tree;
 
 pub use ragged::Ragged;
 
-use super::engine::Combine;
+use super::engine::{Combine, Deferred};
 use super::messages::values_of;
 use super::node::{RESULT, SLOT};
 use super::signature::{Call, Signature};
-use super::{Core, Team};
+use super::{Core, Request, Team};
 use crate::element::{self, Element, from_bits};
 use crate::error::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -35,6 +35,33 @@ impl Team {
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         self.core.barrier(&Signature::new(Call::Barrier))
+    }
+
+    /// A barrier that is not waited for here: [`Request::wait`] returns when all ranks have called
+    /// `ibarrier`. What this rank has written to arrays before the call is in its place by then, and
+    /// the call waits for that.
+    ///
+    /// Collective: all ranks must call it, in the same order as other collectives, which may be
+    /// called before it is waited for. It goes on while this rank waits for anything in this
+    /// library, and while the request is looked at.
+    ///
+    /// ```no_run
+    /// # fn f(world: &pgas::World) -> pgas::Result<()> {
+    /// let mut all_here = world.ibarrier()?;
+    /// while !all_here.is_done()? {
+    ///     // Something useful.
+    /// }
+    /// all_here.wait()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Team::barrier`], those of other ranks when it is waited for.
+    #[track_caller]
+    #[doc(alias = "MPI_Ibarrier")]
+    pub fn ibarrier(&self) -> Result<Request<'_, ()>> {
+        let barrier = Deferred::start(&self.core, Signature::new(Call::IBarrier))?;
+        Ok(Request::waiting(&self.core, barrier))
     }
 
     /// The `value` of rank `root`, on all ranks; other ranks' values are ignored.

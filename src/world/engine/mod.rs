@@ -4,6 +4,10 @@
 //! Inside a node the ranks meet in shared memory ([`Block`]); the nodes' leaders exchange
 //! messages along a binomial tree, up to rank 0's node and down again: O(log nodes) steps.
 
+mod deferred;
+
+pub(super) use deferred::Deferred;
+
 use super::node::{Block, Verdict};
 use super::peers::{Nodes, Peers};
 use super::signature::{Signature, mismatch};
@@ -51,6 +55,7 @@ struct State {
     sequence: u32,
     /// After a failure ranks may be at different points: no later collective can be right.
     broken: Option<Error>,
+    deferred: deferred::Queue,
 }
 
 /// Why a meeting has no result.
@@ -121,6 +126,7 @@ impl Engine {
             state: Mutex::new(State {
                 sequence: 0,
                 broken: None,
+                deferred: deferred::Queue::default(),
             }),
         }
     }
@@ -150,6 +156,10 @@ impl Engine {
             return Err(error
                 .clone()
                 .context(format!("{signature} after a failed collective")));
+        }
+        if !state.deferred.is_empty() {
+            self.hold_deferred(&mut state)
+                .map_err(|error| error.context(format!("before {signature}")))?;
         }
         // Seen by all: ordinary stores before the flags, and remote ones now.
         if let Err(error) = self.peers.worker().flush() {
@@ -194,12 +204,7 @@ impl Engine {
                 sequence,
                 (&self.limits, self.patience_with(2 * self.levels() + 2)),
                 || self.peers.worker().help_messages(),
-                |verdict, data| match verdict {
-                    Verdict::Good => Ok(read(data)),
-                    Verdict::Late => Err(text_error(ErrorKind::Timeout, data)),
-                    Verdict::Mismatch => Err(text_error(ErrorKind::Mismatch, data)),
-                    Verdict::Failed => Err(text_error(ErrorKind::PeerFailed, data)),
-                },
+                |verdict, data| outcome(verdict, data).map(|()| read(data)),
             )
             .unwrap_or_else(|error| Err(self.explain(error, block, sequence, signature)))
     }
@@ -221,15 +226,7 @@ impl Engine {
                 // A member that did not come may still be reading the last result, and finds out
                 // by itself.
                 Err(_) if block.absent(sequence).next().is_some() => {}
-                Err(error) => {
-                    let verdict = match error.kind() {
-                        ErrorKind::Mismatch => Verdict::Mismatch,
-                        ErrorKind::Timeout => Verdict::Late,
-                        _ => Verdict::Failed,
-                    };
-                    let text = error.to_string();
-                    block.release(sequence, verdict, &text.as_bytes()[..text.len().min(TEXT)]);
-                }
+                Err(error) => release_with(block, sequence, error),
             }
         }
         combined.map(|data| read(&data))
@@ -349,15 +346,9 @@ impl Engine {
         data: Vec<u8>,
         combine: &Combine<'_>,
     ) -> Result<Vec<u8>> {
-        let (node, nodes) = (self.nodes.my_node(), self.nodes.count());
+        let node = self.nodes.my_node();
         let mut parts = vec![(node, data)];
-        // Children are node + 1, node + 2, node + 4, … as long as that bit of node is 0.
-        let mut children = Vec::new();
-        let mut step = 1;
-        while node & step == 0 && node + step < nodes {
-            children.push(node + step);
-            step <<= 1;
-        }
+        let children = self.children();
         for (child, levels) in children.iter().zip(1..) {
             let patience = Patience::from(began, self.grace(levels));
             let up: Up = match self.receive(*child, sequence, signature, patience) {
@@ -383,14 +374,7 @@ impl Engine {
         if trouble.is_some() {
             parts.clear();
         }
-        let down = if node == 0 {
-            Down {
-                trouble,
-                data: self.by_rank(parts, combine),
-            }
-        } else {
-            // The parent: node with its lowest set bit cleared.
-            let parent = node & (node - 1);
+        let down = if let Some(parent) = self.parent() {
             let up = Up {
                 rank: self.rank,
                 signature: *signature,
@@ -407,12 +391,36 @@ impl Engine {
                 },
                 down => down?,
             }
+        } else {
+            Down {
+                trouble,
+                data: self.by_rank(parts, combine),
+            }
         };
         for &child in &children {
             self.send(child, sequence, &down)?;
         }
         down.trouble
             .map_or(Ok(down.data), |trouble| Err(trouble.error()))
+    }
+
+    /// This node's children in the tree: `node + 1`, `node + 2`, `node + 4`, … as long as that bit of
+    /// `node` is 0.
+    fn children(&self) -> Vec<usize> {
+        let (node, nodes) = (self.nodes.my_node(), self.nodes.count());
+        let mut children = Vec::new();
+        let mut step = 1;
+        while node & step == 0 && node + step < nodes {
+            children.push(node + step);
+            step <<= 1;
+        }
+        children
+    }
+
+    /// The parent: the node with its lowest set bit cleared.
+    fn parent(&self) -> Option<usize> {
+        let node = self.nodes.my_node();
+        (node > 0).then(|| node & (node - 1))
     }
 
     /// Adds a child's parts to mine. The child's nodes come after mine, so order is kept.
@@ -500,12 +508,7 @@ impl Engine {
                 .with_peer(leader),
                 _ => error.context(format!("{signature}: message from rank {leader}")),
             })?;
-        ucxrun::codec::decode(&bytes, limit).map_err(|error| {
-            Error::new(
-                ErrorKind::Mismatch,
-                format!("{signature}: message from rank {leader}: {error}"),
-            )
-        })
+        decode(&bytes, limit, leader).map_err(|error| error.context(signature))
     }
 
     /// A time-out inside a node, with the names of those who did not come.
@@ -534,6 +537,37 @@ impl Engine {
             format!("{signature}: {who} did not come within {limit:?}"),
         )
     }
+}
+
+/// What the leader says of a meeting.
+fn outcome(verdict: Verdict, text: &[u8]) -> Result<()> {
+    Err(text_error(
+        match verdict {
+            Verdict::Good => return Ok(()),
+            Verdict::Late => ErrorKind::Timeout,
+            Verdict::Mismatch => ErrorKind::Mismatch,
+            Verdict::Failed => ErrorKind::PeerFailed,
+        },
+        text,
+    ))
+}
+
+/// The leader says so to its members.
+fn release_with(block: &Block, sequence: u32, error: &Error) {
+    let verdict = match error.kind() {
+        ErrorKind::Mismatch => Verdict::Mismatch,
+        ErrorKind::Timeout => Verdict::Late,
+        _ => Verdict::Failed,
+    };
+    let text = error.to_string();
+    block.release(sequence, verdict, &text.as_bytes()[..text.len().min(TEXT)]);
+}
+
+fn decode<M: serde::de::DeserializeOwned>(bytes: &[u8], limit: usize, leader: usize) -> Result<M> {
+    ucxrun::codec::decode(bytes, limit).map_err(|error| {
+        let text = format!("message from rank {leader}: {error}");
+        Error::new(ErrorKind::Mismatch, text)
+    })
 }
 
 fn text_error(kind: ErrorKind, text: &[u8]) -> Error {
