@@ -574,7 +574,7 @@ fn text_error(kind: ErrorKind, text: &[u8]) -> Error {
     Error::new(kind, String::from_utf8_lossy(text))
 }
 
-/// Tag of a message from the leader of `node` of a team in meeting `sequence`: 16 bits, 17 and 28.
+/// Tag of a message from the leader of `node` of a team in meeting `sequence`: 15 bits, 17 and 28.
 fn tag(team: u32, node: usize, sequence: u32) -> u64 {
     u64::from(team) << 45 | (node as u64) << 28 | u64::from(sequence & ((1 << 28) - 1))
 }
