@@ -164,6 +164,21 @@ pub(crate) fn view_mut<T: Element>(bytes: &mut [u8]) -> Option<&mut [T]> {
     Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
 }
 
+/// Lets `write` write the bits of all `values`. They are unchanged if it fails, or if what it
+/// wrote are no values, unless any bits are.
+pub(crate) fn fill_with<T: Element>(
+    values: &mut [T],
+    write: impl FnOnce(&mut [T::Bits]) -> Result<()>,
+) -> Result<()> {
+    if let Some(bits) = bits_mut(values) {
+        return write(bits);
+    }
+    let mut bits = bytemuck::allocation::zeroed_vec(values.len());
+    write(&mut bits)?;
+    values.copy_from_slice(&vec_from_bits(bits)?);
+    Ok(())
+}
+
 /// Bits that are on their way, zero at first, to become values.
 pub(crate) struct Arriving<T: Element>(Vec<T::Bits>);
 

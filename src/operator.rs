@@ -214,20 +214,20 @@ macro_rules! floats {
                 self.is_nan()
             }
 
-            #[inline]
+            #[inline(always)]
             fn reduce(op: Op, a: Self, b: Self) -> Self {
-                // Always the same NaN: which rank held it must not show.
-                if a.is_nan() || b.is_nan() {
-                    return Self::NAN;
-                }
-                match op {
-                    // Infinities of both signs make a NaN too.
-                    Op::Sum if (a + b).is_nan() => Self::NAN,
+                let result = match op {
                     Op::Sum => a + b,
-                    Op::Product if (a * b).is_nan() => Self::NAN,
                     Op::Product => a * b,
                     Op::Min => if b.total_cmp(&a).is_lt() { b } else { a },
                     Op::Max => if b.total_cmp(&a).is_gt() { b } else { a },
+                };
+                // Always the same NaN: which rank held it must not show. Infinities of both signs
+                // make one too. No branches, so that loops become vectors.
+                if result.is_nan() | a.is_nan() | b.is_nan() {
+                    Self::NAN
+                } else {
+                    result
                 }
             }
         }

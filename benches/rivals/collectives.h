@@ -3,8 +3,15 @@
 static double *many;
 
 static void c_barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
-static void c_broadcast_8(void) { MPI_Bcast(many, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD); }
-static void c_broadcast_1m(void) { MPI_Bcast(many, 1 << 17, MPI_DOUBLE, 0, MPI_COMM_WORLD); }
+/* From each rank in turn: each waits for the last, as what is done with the values would. */
+static int root = -1;
+static void broadcast(int count)
+{
+    root = (root + 1) % ranks;
+    MPI_Bcast(many, count, MPI_DOUBLE, root, MPI_COMM_WORLD);
+}
+static void c_broadcast_8(void) { broadcast(1); }
+static void c_broadcast_1m(void) { broadcast(1 << 17); }
 static void c_all_reduce_8(void)
 {
     MPI_Allreduce(MPI_IN_PLACE, many, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);

@@ -56,6 +56,10 @@ pub(crate) fn all(team: &Team, len: usize) -> pgas::Result<()> {
             .into_iter()
             .eq((0..size).flat_map(|rank| values(rank, len)))
     );
+    let mut flags = vec![false; len * size];
+    let mine: Vec<bool> = (0..len).map(|k| k % (me + 2) == 0).collect();
+    team.all_gather_into(&mine, &mut flags)?;
+    assert!((0..len * size).all(|k| flags[k] == (k % len % (k / len + 2) == 0)));
     let mut sums = values(me, len);
     team.all_reduce_slice(&mut sums, Op::Sum)?;
     assert_eq!(sums, reduced(size, len));
@@ -136,6 +140,9 @@ fn all_to_all(team: &Team, len: usize) -> pgas::Result<()> {
         .flat_map(|to| values(me * 100 + to, each))
         .collect();
     let got = team.all_to_all(&give)?;
+    let mut into = vec![0; give.len()];
+    team.all_to_all_into(&give, &mut into)?;
+    assert_eq!(got, into);
     let right = (0..size).flat_map(|from| values(from * 100 + me, each));
     assert!(got.into_iter().eq(right));
     let rows: Ragged<u64> = (0..size).map(|to| row(me, to, len)).collect();

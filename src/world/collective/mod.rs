@@ -10,7 +10,6 @@ mod tree;
 pub use ragged::Ragged;
 
 use super::engine::{Combine, Deferred};
-use super::messages::values_of;
 use super::node::{RESULT, SLOT};
 use super::signature::{Call, Signature};
 use super::{Core, Request, Team};
@@ -195,18 +194,57 @@ impl Team {
         let signature = Signature::new(Call::AllGather)
             .count(values.len())
             .element::<T>();
+        let mut all = bytemuck::allocation::zeroed_vec::<T::Bits>(values.len() * self.size());
+        self.all_gather_bits::<T>(&signature, values, &mut all)?;
+        element::vec_from_bits(all)
+    }
+
+    /// As [`Team::all_gather_slice`], into `all`, which has as many elements as all ranks together.
+    ///
+    /// # Errors
+    /// As [`Team::barrier`]; [`ErrorKind::InvalidArgument`] if `all` has another length: the others
+    /// get a mismatch.
+    #[track_caller]
+    pub fn all_gather_into<T: Element>(&self, values: &[T], all: &mut [T]) -> Result<()> {
+        let signature = Signature::new(Call::AllGather)
+            .count(values.len())
+            .element::<T>();
+        if all.len() != values.len() * self.size() {
+            self.core.refuse();
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "all_gather of {} elements on {} ranks into {}",
+                    values.len(),
+                    self.size(),
+                    all.len()
+                ),
+            ));
+        }
+        element::fill_with(all, |bits| {
+            self.all_gather_bits::<T>(&signature, values, bits)
+        })
+    }
+
+    #[track_caller]
+    fn all_gather_bits<T: Element>(
+        &self,
+        signature: &Signature,
+        values: &[T],
+        all: &mut [T::Bits],
+    ) -> Result<()> {
         let core = &self.core;
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let each = bytes.len();
         let _turn = core.turn()?;
         if each <= SMALL / core.size {
-            return values_of(&core.gather_bytes_in_turn(&signature, bytes)?);
+            let gathered = core.gather_bytes_in_turn(signature, bytes)?;
+            element::write_bytes(all, 0, &gathered);
+            return Ok(());
         }
-        let mut all = bytemuck::allocation::zeroed_vec::<T::Bits>(values.len() * core.size);
-        core.show_all(&signature, bytes, &|_| each, |rank, at, bytes| {
-            element::write_bytes(&mut all, rank * each + at, bytes);
-        })?;
-        element::vec_from_bits(all)
+        core.show_all(signature, bytes, &|_| each, |rank, at, bytes| {
+            element::write_bytes(all, rank * each + at, bytes);
+        })
     }
 
     /// Every rank's `object`, by rank: any serde type, of any encoded size.

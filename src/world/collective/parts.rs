@@ -118,6 +118,30 @@ impl Team {
     /// [`Team::barrier`].
     #[track_caller]
     pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
+        let mut all = bytemuck::allocation::zeroed_vec::<T::Bits>(values.len());
+        self.all_to_all_bits(values, &mut all)?;
+        element::vec_from_bits(all)
+    }
+
+    /// As [`Team::all_to_all`], into `all`, which has the length of `values`.
+    ///
+    /// # Errors
+    /// As [`Team::all_to_all`]; [`ErrorKind::InvalidArgument`] if `all` has another length: the
+    /// others get a mismatch.
+    #[track_caller]
+    pub fn all_to_all_into<T: Element>(&self, values: &[T], all: &mut [T]) -> Result<()> {
+        if all.len() != values.len() {
+            self.core.refuse();
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("all_to_all of {} elements into {}", values.len(), all.len()),
+            ));
+        }
+        element::fill_with(all, |bits| self.all_to_all_bits(values, bits))
+    }
+
+    #[track_caller]
+    fn all_to_all_bits<T: Element>(&self, values: &[T], all: &mut [T::Bits]) -> Result<()> {
         let size = self.core.size;
         let signature = Signature::new(Call::AllToAll)
             .count(values.len())
@@ -130,14 +154,12 @@ impl Team {
                 format!("all_to_all of {} elements on {size} ranks", values.len()),
             ));
         }
-        let mut all = bytemuck::allocation::zeroed_vec::<T::Bits>(values.len());
         let each = size_of_val(values) / size;
         let rows = bytemuck::cast_slice(values);
         self.core
             .exchange_equal(&signature, rows, each, |rank, at, bytes| {
-                element::write_bytes(&mut all, rank * each + at, bytes);
-            })?;
-        element::vec_from_bits(all)
+                element::write_bytes(all, rank * each + at, bytes);
+            })
     }
 
     /// Row `k` of `rows` to rank `k`, for all ranks: what comes back has the rows that all ranks have

@@ -330,7 +330,9 @@ impl<T: Element, O: Combine<T>> Show for Reducing<'_, T, O> {
             core.meet_on(stage, self.signature)?;
         }
         if core.nodes.count() == 1 {
-            return (0..members).try_for_each(|member| {
+            // This rank has its own share.
+            let others = (0..members).filter(|&member| member != me);
+            return others.into_iter().try_for_each(|member| {
                 self.take(window, member, first, share(count, members, member))
             });
         }

@@ -77,8 +77,8 @@ impl Ring {
 
     fn drained(&self) -> Counter<'_> {
         Counter {
-            count: self.word(64),
-            sleepers: self.word(68),
+            count: self.word(128),
+            sleepers: self.word(132),
         }
     }
 
