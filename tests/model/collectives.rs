@@ -59,7 +59,7 @@ pub(crate) fn all(team: &Team, len: usize) -> pgas::Result<()> {
     let mut flags = vec![false; len * size];
     let mine: Vec<bool> = (0..len).map(|k| k % (me + 2) == 0).collect();
     team.all_gather_into(&mine, &mut flags)?;
-    assert!((0..len * size).all(|k| flags[k] == (k % len % (k / len + 2) == 0)));
+    assert!((0..len * size).all(|k| flags[k] == (k % len).is_multiple_of(k / len + 2)));
     let mut sums = values(me, len);
     team.all_reduce_slice(&mut sums, Op::Sum)?;
     assert_eq!(sums, reduced(size, len));
