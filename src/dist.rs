@@ -478,6 +478,16 @@ impl<const D: usize> Layout<D> {
         (0..D).map(|d| self.axes[d].halo * strides[d]).sum()
     }
 
+    /// Whether each rank holds the same indices as in `other`, at the same places among them.
+    pub(crate) fn has_parts_of(&self, other: &Self) -> bool {
+        let same = |a: &Axis, b: &Axis| {
+            let starts = a.parts.iter().map(|part| part.start);
+            let other_starts = b.parts.iter().map(|part| part.start);
+            a.len == b.len && a.kind == b.kind && starts.eq(other_starts)
+        };
+        self.grid() == other.grid() && (0..D).all(|d| same(self.axis(d), other.axis(d)))
+    }
+
     /// A number that tells layouts apart, for ranks that must have the same.
     pub(crate) fn fingerprint(&self) -> u64 {
         use std::hash::{Hash, Hasher};

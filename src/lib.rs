@@ -51,14 +51,15 @@ mod operator;
 mod span;
 mod sync;
 pub mod testing;
+mod threads;
 pub mod ucx;
 mod wait;
 mod window;
 mod world;
 
 pub use array::{
-    ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, LocalView, Owned, ReadView,
-    Scope, Updates,
+    ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, Iter, LocalView, Owned,
+    ReadView, Real, Scope, Updates,
 };
 pub use atomic::{AtomicBits, AtomicElement, AtomicNumber, NativeAtomic};
 pub use dist::Dist;

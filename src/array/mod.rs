@@ -7,6 +7,7 @@
 
 #![expect(unsafe_code, reason = "loads and stores through mapped pointers")]
 
+mod algorithm;
 mod atomic;
 mod batch;
 mod build;
@@ -19,6 +20,7 @@ mod request;
 mod section;
 mod update;
 
+pub use algorithm::{Iter, Real};
 pub use atomic::AtomicsView;
 pub use build::{Boundary, Builder};
 pub use halo::Exchange;

@@ -186,7 +186,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 ///
 /// Ends when dropped, which is collective: it waits until all ranks have ended theirs.
 pub struct ReadView<'a, T: Element, const D: usize = 1> {
-    array: &'a mut GlobalArray<T, D>,
+    pub(super) array: &'a mut GlobalArray<T, D>,
     /// What was fetched from other nodes, kept until the view ends.
     fetched: FrozenMap<Fetched<D>, Box<[T]>>,
     /// Mapped shards whose bytes were found to be values. They stay so: nobody writes.

@@ -11,6 +11,15 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
+    /// A whole dimension.
+    pub(crate) fn whole(len: usize) -> Self {
+        Self {
+            start: 0,
+            step: 1,
+            count: len,
+        }
+    }
+
     /// The `k`-th index.
     pub(super) fn index(&self, k: usize) -> usize {
         // Below the axis's length, by construction.

@@ -50,6 +50,11 @@ impl Team {
         Self { core }
     }
 
+    /// The team that something of its ranks holds on to.
+    pub(crate) fn of_core(core: &Arc<Core>) -> Self {
+        Self::new(core.clone())
+    }
+
     /// This rank: from 0 to [`size`](Team::size)` - 1`.
     #[must_use]
     pub fn rank(&self) -> usize {

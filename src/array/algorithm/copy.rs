@@ -1,0 +1,206 @@
+//! Elements on their way to where another distribution, or another order, wants them.
+
+use super::rows::{rows, rows_mut};
+use crate::array::{GlobalArray, LocalView};
+use crate::dist::{Dist, Slice};
+use crate::element::{self, Element};
+use crate::error::{Error, ErrorKind, Result};
+use crate::threads;
+use ndarray::{Array, ArrayView2, ArrayViewMut2, Dim, Dimension, IntoDimension, Ix};
+
+/// Elements that are gathered at a time where they lie in no ranges.
+const BATCH: usize = 64 << 10;
+/// Edge of the squares in which a matrix is transposed: two of them fit a first-level cache.
+const SQUARE: usize = 32;
+
+impl<T: Element, const D: usize> GlobalArray<T, D> {
+    /// Refuses another shape than this one's, on all ranks alike.
+    pub(super) fn same_shape<U: Element>(
+        &self,
+        call: &str,
+        other: &GlobalArray<U, D>,
+    ) -> Result<()> {
+        if self.shape() == other.shape() && self.window.core().size == other.window.core().size {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "{call} of arrays of {:?} and {:?}",
+                self.shape(),
+                other.shape()
+            ),
+        ))
+    }
+
+    /// `other` distributed as this array; None if it is.
+    #[track_caller]
+    pub(super) fn other_like_this<U: Element>(
+        &self,
+        call: &str,
+        other: &mut GlobalArray<U, D>,
+    ) -> Result<Option<GlobalArray<U, D>>> {
+        self.same_shape(call, other)?;
+        if self.layout.has_parts_of(&other.layout) {
+            return Ok(None);
+        }
+        let core = self.window.core();
+        let open = [crate::Boundary::Open; D];
+        let mut moved = GlobalArray::allocate(core, self.layout.clone(), open, false)?;
+        other.lend_values(&moved)?;
+        moved.copy_elements(other)?;
+        Ok(Some(moved))
+    }
+
+    /// Gives a new array values, if its zero bytes are none: any one of this array's.
+    fn lend_values<const E: usize>(&self, new: &GlobalArray<T, E>) -> Result<()> {
+        if element::zeroed::<T>().is_err() && !self.is_empty() {
+            let value = self.get([0; D])?;
+            new.fill_own(|_| value);
+        }
+        Ok(())
+    }
+
+    /// Every element becomes that of `other` at its index. The arrays have one shape and any
+    /// distributions.
+    ///
+    /// Collective, and a [barrier](crate::Team::barrier) at the beginning and the end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] on all ranks if the shapes differ; else as
+    /// [`GlobalArray::local`] and [`GlobalArray::get_section`].
+    #[track_caller]
+    pub fn copy_from(&mut self, other: &mut Self) -> Result<()> {
+        self.same_shape("copy_from", other)?;
+        self.copy_elements(other)
+    }
+
+    /// The same, of arrays known to have one shape. `other` is only read.
+    #[track_caller]
+    fn copy_elements(&mut self, other: &mut Self) -> Result<()> {
+        let rank = self.rank();
+        let layout = self.layout.clone();
+        if layout.has_parts_of(&other.layout) {
+            let threads = threads::of(self.window.core())?;
+            let other_layout = other.layout.clone();
+            let by_row = layout.has_halo() || other_layout.has_halo();
+            let from = other.read()?;
+            let mut to = self.local()?;
+            threads.each_pair(
+                rows_mut(&layout, rank, &mut to, by_row),
+                rows(&other_layout, rank, &from, by_row),
+                |to, from| to.copy_from_slice(from),
+            );
+            to.close()?;
+            return from.close();
+        }
+        let owned: Vec<[usize; D]> = self.owned(rank).iter().collect();
+        // A barrier: what was written to `other` is in its place.
+        let mut to = self.local()?;
+        let mut next = owned.chunks(BATCH);
+        let mut values = Vec::new().into_iter();
+        for row in rows_mut(&layout, rank, &mut to, false) {
+            for element in row {
+                *element = loop {
+                    if let Some(value) = values.next() {
+                        break value;
+                    }
+                    let Some(batch) = next.next() else {
+                        unreachable!("one value for each element");
+                    };
+                    values = other.gather(batch)?.into_iter();
+                };
+            }
+        }
+        // Nobody writes to `other` before all have read it.
+        to.close()
+    }
+
+    /// A new array with the same elements in another distribution, on a grid that is chosen.
+    ///
+    /// Collective.
+    ///
+    /// # Errors
+    /// As [`Builder::build`](crate::Builder::build).
+    #[track_caller]
+    pub fn redistribute(&mut self, dists: [Dist; D]) -> Result<Self> {
+        let team = self.team();
+        let builder: crate::Builder<'_, T, D> = Self::builder(&team, self.shape());
+        let mut moved = builder.dist(dists).allocate()?;
+        self.lend_values(&moved)?;
+        moved.copy_elements(self)?;
+        Ok(moved)
+    }
+}
+
+impl<T: Element, const D: usize> GlobalArray<T, D>
+where
+    Dim<[Ix; D]>: Dimension,
+    [Ix; D]: IntoDimension<Dim = Dim<[Ix; D]>>,
+{
+    /// All elements, on every rank.
+    ///
+    /// Collective, and a [barrier](crate::Team::barrier) at the beginning and the end. Each rank
+    /// needs room for the whole array.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::get_section`] and [`Team::barrier`](crate::Team::barrier).
+    #[track_caller]
+    pub fn to_local(&mut self) -> Result<Array<T, Dim<[Ix; D]>>> {
+        let view = self.read()?;
+        let all = view.whole()?;
+        view.close()?;
+        Ok(all)
+    }
+}
+
+impl<T: Element, const D: usize> crate::ReadView<'_, T, D>
+where
+    Dim<[Ix; D]>: Dimension,
+    [Ix; D]: IntoDimension<Dim = Dim<[Ix; D]>>,
+{
+    /// All elements of the array. One-sided.
+    fn whole(&self) -> Result<Array<T, Dim<[Ix; D]>>> {
+        let slices = self.array.shape().map(Slice::whole);
+        let values = self.array.load_section(slices)?;
+        Array::from_shape_vec(self.array.shape(), values)
+            .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))
+    }
+}
+
+impl<T: Element> GlobalArray<T, 2> {
+    /// A new array with element `[j, i]` of this one at `[i, j]`, distributed in blocks.
+    ///
+    /// Collective.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::new`].
+    #[track_caller]
+    pub fn transpose(&mut self) -> Result<Self> {
+        let team = self.team();
+        let [rows, columns] = self.shape();
+        let mut result = Self::builder(&team, [columns, rows]).allocate()?;
+        self.lend_values(&result)?;
+        let mut to: LocalView<'_, T, 2> = result.local()?;
+        if let Some([from_columns, from_rows]) = to.owned().ranges() {
+            let block = self.get_section((from_rows, from_columns))?;
+            transpose_block(block.view(), to.array_mut());
+        }
+        to.close()?;
+        Ok(result)
+    }
+}
+
+/// Square by square, so that neither side's rows leave the cache before they are used up.
+fn transpose_block<T: Copy>(from: ArrayView2<'_, T>, mut to: ArrayViewMut2<'_, T>) {
+    let (rows, columns) = to.dim();
+    for i in (0..rows).step_by(SQUARE) {
+        for j in (0..columns).step_by(SQUARE) {
+            for i in i..rows.min(i + SQUARE) {
+                for j in j..columns.min(j + SQUARE) {
+                    to[[i, j]] = from[[j, i]];
+                }
+            }
+        }
+    }
+}
