@@ -84,6 +84,9 @@ pub struct GlobalArray<T: Element, const D: usize = 1> {
     /// bounds and mode. In more dimensions it is 1 while the array is open. In a job that looks
     /// for races it is always 0.
     open: usize,
+    /// Whether the slow path looks an element up before all else: one dimension that is not in
+    /// blocks, in a job that does not look for races.
+    off_line: bool,
     /// The two numbers that give the owner of such an index.
     multiplier: u64,
     shift: u32,
@@ -174,6 +177,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let mut array = Self::allocate_alone(core, layout, boundary, faces_only)?;
         array.shadow = Self::shadow(core, &array.layout, checks)?;
         array.open = array.line();
+        array.off_line = D == 1 && array.layout.line().0 == 0 && array.shadow.is_none();
         Ok(array)
     }
 
@@ -212,6 +216,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let mut array = Self {
             rows,
             open: 0,
+            off_line: false,
             multiplier,
             shift,
             layout,
@@ -449,8 +454,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     /// [`GlobalArray::find`] for one dimension that is not in blocks, after a call.
     fn find_off_line(&self, index: [usize; D], mode: &Mode) -> Option<*mut u8> {
-        if D > 1 || self.layout.line().0 > 0 || self.shadow.is_some() || !matches!(mode, Mode::Open)
-        {
+        if D > 1 || !self.off_line || !matches!(mode, Mode::Open) {
             return None;
         }
         self.find_anywhere(index)
