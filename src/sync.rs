@@ -448,12 +448,12 @@ impl<T: Element> GlobalArray<T> {
             .core_of()
             .wait_for(look, sleep)
             .map_err(|error| error.context(format!("wait_until of index {index}")))??;
+        // What was written before the element was, is seen after it.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if let Some(races) = self.core_of().races() {
             // Who wrote it is not known for sure.
             races.hear_all(self.core_of())?;
         }
-        // What was written before the element was, is seen after it.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Ok(value)
     }
 }

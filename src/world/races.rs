@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::panic::Location;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a job looks for beside doing what it is told: [`Team::checks`](crate::Team::checks), set
@@ -302,6 +303,8 @@ impl Races {
             // SAFETY: inside the own board, which is shared memory and lives as long as `self`.
             unsafe { element::store(to.wrapping_add(8 * k), word) };
         }
+        // Before what it is about.
+        fence(Ordering::SeqCst);
     }
 
     fn read(&self, world: &Core, rank: usize, at: usize, count: usize) -> Result<Vec<u64>> {
