@@ -208,6 +208,14 @@ fn collectives_order() {
             Ok(())
         })?;
         turns(world, || world.split(0, 0).map(drop))?;
+        turns(world, || world.ibarrier()?.wait())?;
+        turns(world, || {
+            let mut barrier = world.ibarrier()?;
+            while !barrier.is_done()? {}
+            Ok(())
+        })?;
+        // Large enough for the stage.
+        turns(world, || world.all_gather_slice(&[0_u8; 100_000]).map(drop))?;
         let array = GlobalArray::from_local(world, &[1, 2, 3])?;
         assert_eq!(array.get(8)?, 3);
         assert_eq!(GlobalArray::from_fn(world, 9, |i| i)?.get(8)?, 8);
@@ -231,6 +239,33 @@ fn messages_order() {
             }
             Ok(())
         })?;
+        // Around the ring of ranks, twice; the second message is large.
+        let (next, before) = ((world.rank() + 1) % 3, (world.rank() + 2) % 3);
+        turns(world, || {
+            for len in [1, 100_000] {
+                let (received, envelope) = world.sendrecv(next, before, 6, &vec![7_u8; len])?;
+                assert_eq!((received.len(), envelope.bytes), (len, len));
+            }
+            Ok(())
+        })?;
+        turns(world, || {
+            for _ in 0..2 {
+                let sent = world.isend(next, 7, &[0_u64; 3])?;
+                let large = vec![0_u64; 30_000];
+                std::thread::scope(|scope| {
+                    let sending = scope.spawn(|| world.send(next, 8, &large));
+                    assert_eq!(world.probe(before, 8)?.bytes, 240_000);
+                    let mut to = vec![1_u64; 30_000];
+                    world.recv_into(before, 8, &mut to)?;
+                    assert_eq!(to[29_999], 0);
+                    sending.join().unwrap()
+                })?;
+                world.recv::<u64>(before, 7)?;
+                sent.wait()?;
+            }
+            Ok(())
+        })?;
+        world.barrier()?;
         // Seen, and not received yet.
         let seen = GlobalArray::<u64>::new(world, 3)?;
         if world.rank() == 0 {

@@ -52,8 +52,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 ///   and some are not kept;
 /// - where ranks are ordered by chance: atomic operations on elements of one rank whose places
 ///   there are a multiple of 16 apart count as on the same element; after `wait_until` all that
-///   any rank did before counts as first, and so does all that the sender did after a message was
-///   found by [`probe`](crate::Team::probe) or [`is_done`](crate::Request::is_done);
+///   any rank did before counts as first, after [`ibarrier`](crate::Team::ibarrier) all that the
+///   team's ranks did, and after [`probe`](crate::Team::probe) all that the sender did;
 /// - after 2²⁸ synchronisations of a rank.
 ///
 /// Lines are told for the first 1,023 from which a rank reaches into arrays.
