@@ -43,6 +43,9 @@ pub enum ErrorKind {
     PeerFailed,
     /// The ranks called different collectives, or the same with different sizes or types.
     Mismatch,
+    /// Two ranks reached one element with nothing to say which is first; see
+    /// [`Checks`](crate::Checks#races).
+    Race,
     /// There is too little memory or shared memory for what was asked.
     NoRoom,
     /// A serialized key or address is damaged, of another version, or of another job.

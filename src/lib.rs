@@ -68,4 +68,4 @@ pub use error::{Error, ErrorKind, Result};
 pub use operator::{BitOp, Combine, Number, Op, Operator};
 pub use span::{Section, Span, span};
 pub use sync::{Counter, GlobalMutex, GlobalMutexGuard, Signals};
-pub use world::{Any, Envelope, Grid, Ragged, Request, Source, Tag, Team, World};
+pub use world::{Any, Checks, Envelope, Grid, Ragged, Request, Source, Tag, Team, World};

@@ -7,7 +7,7 @@ use crate::dist::Dist;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::{Patience, sleep_on, wake_all};
-use crate::world::{Core, Team};
+use crate::world::{Checks, Core, Team};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,6 +53,7 @@ impl Signals {
     pub fn new(world: &Team, count: usize) -> Result<Self> {
         let words = GlobalArray::builder(world, [world.size(), 2 * count])
             .dist([Dist::Block, Dist::Whole])
+            .checks(Checks::Collectives)
             .build()?;
         Ok(Self {
             words,
@@ -194,6 +195,7 @@ impl Signals {
     ///
     /// # Errors
     /// As [`GlobalArray::put_range`] and [`Signals::add`].
+    #[track_caller]
     pub fn put_signal<T: Element>(
         &self,
         array: &GlobalArray<T>,
@@ -276,7 +278,9 @@ impl Counter {
     /// As [`GlobalArray::new`].
     pub fn new(world: &Team) -> Result<Self> {
         Ok(Self {
-            word: GlobalArray::new(world, 1)?,
+            word: GlobalArray::builder(world, 1)
+                .checks(Checks::Collectives)
+                .build()?,
         })
     }
 
@@ -348,7 +352,10 @@ impl GlobalMutex {
     /// # Errors
     /// As [`GlobalArray::new`].
     pub fn new(world: &Team) -> Result<Self> {
-        let words = GlobalArray::builder(world, 2).dist([Dist::Whole]).build()?;
+        let words = GlobalArray::builder(world, 2)
+            .dist([Dist::Whole])
+            .checks(Checks::Collectives)
+            .build()?;
         Ok(Self {
             words,
             core: world.core().clone(),
@@ -429,7 +436,7 @@ impl<T: Element> GlobalArray<T> {
     /// # Errors
     /// [`ErrorKind::Timeout`], [`ErrorKind::PeerFailed`]; else as [`GlobalArray::get`].
     pub fn wait_until(&self, index: usize, mut ready: impl FnMut(&T) -> bool) -> Result<T> {
-        let look = || match self.get(index) {
+        let look = || match self.look([index]) {
             Ok(value) => ready(&value).then_some(Ok(value)),
             Err(error) => Some(Err(error)),
         };
@@ -443,6 +450,10 @@ impl<T: Element> GlobalArray<T> {
             .map_err(|error| error.context(format!("wait_until of index {index}")))??;
         // What was written before the element was, is seen after it.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        if let Some(races) = self.core_of().races() {
+            // Who wrote it is not known for sure.
+            races.hear_all(self.core_of())?;
+        }
         Ok(value)
     }
 }

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "atomics through mapped pointers")]
 
 use super::modes::{Mode, view};
+use super::races::Access;
 use super::{ArrayIndex, GlobalArray, Owned, Slot, slowly};
 use crate::atomic::{self, AtomicBits, AtomicElement, AtomicNumber, AtomicOp};
 use crate::error::{Error, Result};
@@ -34,7 +35,10 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     }
 
     /// `line` is what the caller may do, see [`GlobalArray::find`]; `always` if the mode allows it.
+    ///
+    /// What the slow paths get is [`Site`], one word for both, as more would not fit registers.
     #[inline]
+    #[track_caller]
     fn fetch_op(
         &self,
         op: AtomicOp,
@@ -42,10 +46,11 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         value: T,
         (line, always): (usize, bool),
     ) -> Result<T> {
+        let site = site(always);
         match self.find(index, line) {
             // SAFETY: `find` points to a mapped element; T's granule is its size.
             Some(at) => Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
-            None => slowly(|to| self.fetch_op_slowly(op, index, value, always, to)),
+            None => slowly(|to| self.fetch_op_slowly(op, index, value, site, to)),
         }
     }
 
@@ -56,25 +61,28 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         op: AtomicOp,
         index: [usize; D],
         value: T,
-        always: bool,
+        site: Site,
         to: &mut Slot<T>,
     ) -> Option<Error> {
         to.fill(|| {
             let call = op.name();
-            if !always {
+            if site.is_some() {
                 self.mode.check_open(call)?;
             }
-            self.reach(
-                call,
-                index,
-                // SAFETY: a mapped element; T's granule is its size.
-                |at| Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
-                |rank, offset| self.window.fetch_op(op, rank, offset, value),
-            )
+            self.in_order(access(call, site), index, || {
+                self.reach(
+                    call,
+                    index,
+                    // SAFETY: a mapped element; T's granule is its size.
+                    |at| Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
+                    |rank, offset| self.window.fetch_op(op, rank, offset, value),
+                )
+            })
         })
     }
 
     #[inline]
+    #[track_caller]
     fn exchange_if(
         &self,
         index: [usize; D],
@@ -82,10 +90,11 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         new: T,
         (line, always): (usize, bool),
     ) -> Result<T> {
+        let site = site(always);
         match self.find(index, line) {
             // SAFETY: `find` points to a mapped element; T's granule is its size.
             Some(at) => Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
-            None => slowly(|to| self.exchange_if_slowly(index, current, new, always, to)),
+            None => slowly(|to| self.exchange_if_slowly(index, (current, new), site, to)),
         }
     }
 
@@ -94,24 +103,43 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     fn exchange_if_slowly(
         &self,
         index: [usize; D],
-        current: T,
-        new: T,
-        always: bool,
+        (current, new): (T, T),
+        site: Site,
         to: &mut Slot<T>,
     ) -> Option<Error> {
         to.fill(|| {
-            if !always {
-                self.mode.check_open("compare_exchange")?;
+            let call = "compare_exchange";
+            if site.is_some() {
+                self.mode.check_open(call)?;
             }
-            self.reach(
-                "compare_exchange",
-                index,
-                // SAFETY: a mapped element; T's granule is its size.
-                |at| Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
-                |rank, offset| self.window.compare_exchange(rank, offset, current, new),
-            )
+            self.in_order(access(call, site), index, || {
+                self.reach(
+                    call,
+                    index,
+                    // SAFETY: a mapped element; T's granule is its size.
+                    |at| Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
+                    |rank, offset| self.window.compare_exchange(rank, offset, current, new),
+                )
+            })
         })
     }
+}
+
+/// Where an operation is called that the array must be open for; None if the mode allows it.
+type Site = Option<&'static Location<'static>>;
+
+#[inline]
+#[track_caller]
+fn site(always: bool) -> Site {
+    match always {
+        true => None,
+        false => Some(Location::caller()),
+    }
+}
+
+fn access(call: &'static str, site: Site) -> Access {
+    // In a mode nothing is noted, so the place does not matter.
+    Access::atomic(call, site.unwrap_or(Location::caller()))
 }
 
 /// The operations of an array and of its [`AtomicsView`].
@@ -124,6 +152,7 @@ macro_rules! operations {
             /// # Errors
             /// As [`GlobalArray::get`].
             #[inline]
+            #[track_caller]
             #[doc(alias = "ucp_atomic_op_nbx")]
             pub fn swap(&self, index: impl ArrayIndex<D>, value: T) -> Result<T> {
                 let $this = self;
@@ -136,6 +165,7 @@ macro_rules! operations {
             /// # Errors
             /// As [`GlobalArray::get`].
             #[inline]
+            #[track_caller]
             pub fn compare_exchange(
                 &self,
                 index: impl ArrayIndex<D>,
@@ -173,6 +203,7 @@ macro_rules! operations {
         /// # Errors
         /// As [`GlobalArray::get`].
         #[inline]
+        #[track_caller]
         #[doc(alias = "ucp_atomic_op_nbx")]
         pub fn $name(&self, index: impl ArrayIndex<D>, value: T) -> Result<T> {
             let $this = self;
@@ -216,13 +247,15 @@ impl<T: AtomicElement, const D: usize> AtomicsView<'_, T, D> {
     #[inline(never)]
     fn load_slowly(&self, index: [usize; D], to: &mut Slot<T>) -> Option<Error> {
         to.fill(|| {
-            self.array.reach(
-                "load",
-                index,
-                // SAFETY: a mapped element; T's granule is its size.
-                |at| Ok(unsafe { atomic::load_at(at) }),
-                |rank, offset| self.array.window.load(rank, offset),
-            )
+            self.array.in_order(access("load", None), index, || {
+                self.array.reach(
+                    "load",
+                    index,
+                    // SAFETY: a mapped element; T's granule is its size.
+                    |at| Ok(unsafe { atomic::load_at(at) }),
+                    |rank, offset| self.array.window.load(rank, offset),
+                )
+            })
         })
     }
 

@@ -9,6 +9,7 @@
     reason = "loads, stores and atomics through mapped pointers"
 )]
 
+use super::races::Access;
 use super::remote::{Applies, Gathers, Place, Scatters};
 use super::{ArrayIndex, GlobalArray};
 use crate::atomic::{self, AtomicElement, AtomicOp};
@@ -17,6 +18,7 @@ use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::operator::Operator;
 use std::mem::MaybeUninit;
+use std::panic::Location;
 use std::sync::atomic::Ordering;
 
 /// Indices of a block: their addresses fit the first-level cache beside their cache lines.
@@ -30,14 +32,17 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// As [`GlobalArray::get`].
+    #[track_caller]
     pub fn gather<I: ArrayIndex<D>>(&self, indices: &[I]) -> Result<Vec<T>> {
         self.mode.check_open("gather")?;
         self.gather_anyway(indices)
     }
 
     /// [`GlobalArray::gather`] in any mode.
+    #[track_caller]
     pub(super) fn gather_anyway<I: ArrayIndex<D>>(&self, indices: &[I]) -> Result<Vec<T>> {
-        let (mut values, elsewhere) = self.gather_here("gather", indices)?;
+        let access = Access::read("gather", Location::caller());
+        let (mut values, elsewhere) = self.gather_here(access, indices)?;
         if !elsewhere.is_empty() {
             let gathers = Gathers::new(&self.window, elsewhere);
             gathers.finish(|at, value| values.set(at, value))?;
@@ -48,10 +53,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// The elements that are mapped, and where the others are.
     pub(super) fn gather_here<I: ArrayIndex<D>>(
         &self,
-        call: &str,
+        access: Access,
         indices: &[I],
     ) -> Result<(Gathered<T>, Vec<Place>)> {
-        self.check_indices(call, indices)?;
+        self.check_indices(access.call, indices)?;
+        self.note_all(access, indices.iter().copied())?;
         let mut values = Box::new_uninit_slice(indices.len()).into_vec();
         let mut elsewhere = Vec::new();
         self.blocks(indices, &mut elsewhere, |at, addresses| {
@@ -74,10 +80,13 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there are not as many values as indices; else as
     /// [`GlobalArray::put`]. Nothing is written if an index is out of bounds.
+    #[track_caller]
     pub fn scatter<I: ArrayIndex<D>>(&self, indices: &[I], values: &[T]) -> Result<()> {
         self.mode.check_open("scatter")?;
         same_len("scatter", indices.len(), values.len())?;
         self.check_indices("scatter", indices)?;
+        let access = Access::write("scatter", Location::caller());
+        self.note_all(access, indices.iter().copied())?;
         let mut elsewhere = Vec::new();
         self.blocks(indices, &mut elsewhere, |at, addresses| {
             for (&address, &value) in addresses.iter().zip(&values[at..]) {
@@ -230,6 +239,7 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// As [`GlobalArray::scatter`]. Nothing is done if an index is out of bounds.
+    #[track_caller]
     pub fn scatter_with<I: ArrayIndex<D>, O: Operator<T>>(
         &self,
         indices: &[I],
@@ -239,9 +249,17 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         self.mode.check_open("scatter_with")?;
         same_len("scatter_with", indices.len(), values.len())?;
         self.check_indices("scatter_with", indices)?;
-        let mut applies = Applies::new(&self.window, op.atomic_op());
-        self.apply_all(indices, values, op, &mut applies)?;
-        applies.finish()
+        let access = Access::atomic("scatter_with", Location::caller());
+        let spots = || {
+            indices
+                .iter()
+                .map(|index| self.layout.locate(index.into_array()))
+        };
+        self.all_in_order(access, spots, || {
+            let mut applies = Applies::new(&self.window, op.atomic_op());
+            self.apply_all(indices, values, op, &mut applies)?;
+            applies.finish()
+        })
     }
 
     /// [`GlobalArray::scatter_with`] of indices that have been checked; what is on other nodes is

@@ -4,7 +4,7 @@ use super::{ArrayIndex, GlobalArray};
 use crate::dist::{Dist, Layout, Plan};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
-use crate::world::Team;
+use crate::world::{Checks, Team};
 use std::marker::PhantomData;
 
 /// What ghost cells outside the array hold after an exchange.
@@ -33,6 +33,7 @@ pub struct Builder<'a, T: Element, const D: usize, I: ArrayIndex<D> = [usize; D]
     pub(super) plan: Plan<D>,
     pub(super) boundary: [Boundary<T>; D],
     pub(super) faces_only: bool,
+    pub(super) checks: Option<Checks>,
     /// What indices are written as.
     pub(super) index: PhantomData<I>,
 }
@@ -44,6 +45,7 @@ impl<'a, T: Element, const D: usize, I: ArrayIndex<D>> Builder<'a, T, D, I> {
             plan: Plan::of_shape(shape),
             boundary: [Boundary::Open; D],
             faces_only: false,
+            checks: None,
             index: PhantomData,
         }
     }
@@ -84,12 +86,21 @@ impl<'a, T: Element, const D: usize, I: ArrayIndex<D>> Builder<'a, T, D, I> {
         self
     }
 
+    /// [`Checks::Collectives`] takes the array out of a job's search for [races](Checks#races), as
+    /// where they are meant; atomic operations on it order accesses to other arrays all the same.
+    /// [`Checks::Races`] is for jobs that look for races, and says what is so anyway.
+    pub fn checks(mut self, checks: Checks) -> Self {
+        self.checks = Some(checks);
+        self
+    }
+
     /// The array, all bytes zero.
     ///
     /// Collective.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] on all ranks for a distribution or grid that does not fit;
+    /// [`ErrorKind::InvalidArgument`] on all ranks for a distribution or grid that does not fit, or
+    /// for [`Checks::Races`] in a job that does not look for them;
     /// else as [`GlobalArray::new`].
     #[track_caller]
     pub fn build(self) -> Result<GlobalArray<T, D>> {
@@ -116,7 +127,12 @@ impl<'a, T: Element, const D: usize, I: ArrayIndex<D>> Builder<'a, T, D, I> {
     #[track_caller]
     pub(super) fn allocate(self) -> Result<GlobalArray<T, D>> {
         let core = self.world.core();
-        let layout = Layout::new(&self.plan, core.size);
+        let layout = match self.checks {
+            Some(Checks::Races) if core.races().is_none() => {
+                Err("the job does not look for races: PGAS_CHECKS is not races".into())
+            }
+            _ => Layout::new(&self.plan, core.size),
+        };
         if layout.is_err() {
             // Others may have a plan that is right: they get a mismatch, and do not wait.
             core.refuse();
@@ -127,6 +143,6 @@ impl<'a, T: Element, const D: usize, I: ArrayIndex<D>> Builder<'a, T, D, I> {
                 format!("an array of {:?}: {reason}", self.plan.shape),
             )
         })?;
-        GlobalArray::allocate(core, layout, self.boundary, self.faces_only)
+        GlobalArray::allocate(core, layout, self.boundary, self.faces_only, self.checks)
     }
 }

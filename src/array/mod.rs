@@ -14,6 +14,7 @@ mod build;
 mod halo;
 mod index;
 mod modes;
+mod races;
 mod range;
 mod remote;
 mod request;
@@ -33,12 +34,14 @@ use crate::dist::{Layout, successor};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::window::Window;
-use crate::world::{Call, Core, Memory, Team};
+use crate::world::{Call, Checks, Core, Memory, Team};
 use halo::{Geometry, Halo};
 use modes::Mode;
+use races::{Access, Shadow};
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -80,8 +83,12 @@ pub struct GlobalArray<T: Element, const D: usize = 1> {
     rows: Box<[Row]>,
     /// In one dimension in blocks: indices below this are looked up in `rows`, all or none. While
     /// the array is not open it is 0, so that the slow path looks at `mode`: one comparison for
-    /// bounds and mode. In more dimensions it is 1 while the array is open.
+    /// bounds and mode. In more dimensions it is 1 while the array is open. In a job that looks
+    /// for races it is always 0.
     open: usize,
+    /// Whether the slow path looks an element up before all else: one dimension that is not in
+    /// blocks, in a job that does not look for races.
+    off_line: bool,
     /// The two numbers that give the owner of such an index.
     multiplier: u64,
     shift: u32,
@@ -89,6 +96,7 @@ pub struct GlobalArray<T: Element, const D: usize = 1> {
     mode: Mode,
     boundary: [Boundary<T>; D],
     halo: Option<Halo<D>>,
+    shadow: Option<Box<Shadow>>,
     window: Window,
     element: PhantomData<T>,
 }
@@ -166,6 +174,22 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         layout: Layout<D>,
         boundary: [Boundary<T>; D],
         faces_only: bool,
+        checks: Option<Checks>,
+    ) -> Result<Self> {
+        let mut array = Self::allocate_alone(core, layout, boundary, faces_only)?;
+        array.shadow = Self::shadow(core, &array.layout, checks)?;
+        array.open = array.line();
+        array.off_line = D == 1 && array.layout.line().0 == 0 && array.shadow.is_none();
+        Ok(array)
+    }
+
+    /// An array that has no shadow.
+    #[track_caller]
+    fn allocate_alone(
+        core: &Arc<Core>,
+        layout: Layout<D>,
+        boundary: [Boundary<T>; D],
+        faces_only: bool,
     ) -> Result<Self> {
         const { assert!(size_of::<T>() > 0, "elements must have a size") };
         const HUGE: usize = 1 << 42;
@@ -194,12 +218,14 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let mut array = Self {
             rows,
             open: 0,
+            off_line: false,
             multiplier,
             shift,
             layout,
             mode: Mode::Open,
             boundary,
             halo,
+            shadow: None,
             window,
             element: PhantomData,
         };
@@ -326,13 +352,15 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// bytes are no `T`; from another node also [`ErrorKind::Ucx`], [`ErrorKind::PeerFailed`]
     /// and [`ErrorKind::Timeout`].
     #[inline]
+    #[track_caller]
     #[doc(alias = "ucp_get_nbx")]
     pub fn get(&self, index: impl ArrayIndex<D>) -> Result<T> {
         let index = index.into_array();
+        let site = Location::caller();
         match self.find(index, self.open) {
             // SAFETY: `find` points to a mapped element of this array.
             Some(at) => unsafe { element::load(at) },
-            None => slowly(|to| self.get_slowly(index, self.mode, to)),
+            None => slowly(|to| self.get_slowly(index, self.mode, site, to)),
         }
     }
 
@@ -341,6 +369,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// # Errors
     /// As [`GlobalArray::get`]. A failure on the way to another node may show at a later operation.
     #[inline]
+    #[track_caller]
     #[doc(alias = "ucp_put_nbx")]
     pub fn put(&self, index: impl ArrayIndex<D>, value: T) -> Result<()> {
         let index = index.into_array();
@@ -350,7 +379,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 unsafe { element::store(at, value) };
                 Ok(())
             }
-            None => self.put_slowly(index, value),
+            None => self.put_slowly(index, value, Location::caller()),
         }
     }
 
@@ -393,6 +422,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     #[inline]
     fn line(&self) -> usize {
         match D {
+            _ if self.shadow.is_some() => 0,
             1 => self.layout.line().0,
             _ => 1,
         }
@@ -426,7 +456,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     /// [`GlobalArray::find`] for one dimension that is not in blocks, after a call.
     fn find_off_line(&self, index: [usize; D], mode: &Mode) -> Option<*mut u8> {
-        if D > 1 || self.layout.line().0 > 0 || !matches!(mode, Mode::Open) {
+        if D > 1 || !self.off_line || !matches!(mode, Mode::Open) {
             return None;
         }
         self.find_anywhere(index)
@@ -480,32 +510,50 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     #[cold]
     #[inline(never)]
-    fn get_slowly(&self, index: [usize; D], mode: Mode, to: &mut Slot<T>) -> Option<Error> {
+    fn get_slowly(
+        &self,
+        index: [usize; D],
+        mode: Mode,
+        site: &'static Location<'static>,
+        to: &mut Slot<T>,
+    ) -> Option<Error> {
         to.fill(|| {
             if let Some(at) = self.find_off_line(index, &mode) {
                 // SAFETY: a mapped element of this array.
                 return unsafe { element::load(at) };
             }
             mode.check_open("get")?;
-            self.reach(
-                "get",
-                index,
-                // SAFETY: a mapped element of this array.
-                |at| unsafe { element::load(at) },
-                |rank, offset| self.window.get(rank, offset),
-            )
+            self.note(Access::read("get", site), index)?;
+            self.get_anyway("get", index)
         })
+    }
+
+    /// [`GlobalArray::get`] in any mode.
+    fn get_anyway(&self, call: &str, index: [usize; D]) -> Result<T> {
+        self.reach(
+            call,
+            index,
+            // SAFETY: a mapped element of this array.
+            |at| unsafe { element::load(at) },
+            |rank, offset| self.window.get(rank, offset),
+        )
     }
 
     #[cold]
     #[inline(never)]
-    fn put_slowly(&self, index: [usize; D], value: T) -> Result<()> {
+    fn put_slowly(
+        &self,
+        index: [usize; D],
+        value: T,
+        site: &'static Location<'static>,
+    ) -> Result<()> {
         if let Some(at) = self.find_off_line(index, &self.mode) {
             // SAFETY: a mapped element of this array.
             unsafe { element::store(at, value) };
             return Ok(());
         }
         self.mode.check_open("put")?;
+        self.note(Access::write("put", site), index)?;
         self.reach(
             "put",
             index,

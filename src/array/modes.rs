@@ -212,7 +212,11 @@ impl<T: Element, const D: usize> ReadView<'_, T, D> {
         match self.array.find(index, self.array.line()) {
             // SAFETY: `find` points to a mapped element of this array.
             Some(at) => unsafe { element::load(at) },
-            None => slowly(|to| self.array.get_slowly(index, Mode::Open, to)),
+            // No access in the sense of races: the mode sees to those.
+            None => slowly(|to| {
+                let site = Location::caller();
+                self.array.get_slowly(index, Mode::Open, site, to)
+            }),
         }
     }
 

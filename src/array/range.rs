@@ -3,11 +3,13 @@
 #![expect(unsafe_code, reason = "copies through mapped pointers")]
 
 use super::GlobalArray;
+use super::races::Access;
 use crate::dist::{Layout, Slice};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::{Call, Signature, Team};
 use std::ops::Range;
+use std::panic::Location;
 
 impl<T: Element> GlobalArray<T> {
     /// An array made of all ranks' `local` elements, one rank after another. Lengths may differ;
@@ -64,12 +66,15 @@ impl<T: Element> GlobalArray<T> {
     ///
     /// # Errors
     /// As [`GlobalArray::get`].
+    #[track_caller]
     pub fn get_range(&self, range: Range<usize>) -> Result<Vec<T>> {
         if let Some(from) = self.find_range(range.start, range.len()) {
             // SAFETY: so many mapped elements of one shard.
             return unsafe { element::load_vec(from, range.len()) };
         }
         self.mode.check_open("get_range")?;
+        let slice = self.slice("get_range", range.start, range.len())?;
+        self.note_section(Access::read("get_range", Location::caller()), [slice])?;
         self.read_range(range)
     }
 
@@ -84,12 +89,15 @@ impl<T: Element> GlobalArray<T> {
     ///
     /// # Errors
     /// As [`GlobalArray::get`].
+    #[track_caller]
     pub fn get_into(&self, start: usize, to: &mut [T]) -> Result<()> {
         if let Some(from) = self.find_range(start, to.len()) {
             // SAFETY: so many mapped elements of one shard.
             return unsafe { element::load_slice(to, from) };
         }
         self.mode.check_open("get_into")?;
+        let slice = self.slice("get_into", start, to.len())?;
+        self.note_section(Access::read("get_into", Location::caller()), [slice])?;
         self.read_into(start, to)
     }
 
@@ -104,6 +112,7 @@ impl<T: Element> GlobalArray<T> {
     ///
     /// # Errors
     /// As [`GlobalArray::put`].
+    #[track_caller]
     pub fn put_range(&self, start: usize, from: &[T]) -> Result<()> {
         if let Some(to) = self.find_range(start, from.len()) {
             // SAFETY: so many mapped elements of one shard.
@@ -112,6 +121,7 @@ impl<T: Element> GlobalArray<T> {
         }
         self.mode.check_open("put_range")?;
         let slice = self.slice("put_range", start, from.len())?;
+        self.note_section(Access::write("put_range", Location::caller()), [slice])?;
         self.store_section([slice], from)
     }
 

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "loads and stores through mapped pointers")]
 
+use super::races::Access;
 use super::remote::{Gathers, Reads};
 use super::{ArrayIndex, GlobalArray};
 use crate::dist::Slice;
@@ -17,6 +18,7 @@ use crate::world::{Core, Pending, Request, Team};
 use ndarray::{Array, ArrayView, ArrayViewMut, Dim, Dimension, IntoDimension, Ix};
 use std::fmt;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 impl<T: Element, const D: usize> GlobalArray<T, D> {
@@ -24,9 +26,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// As [`GlobalArray::get`].
+    #[track_caller]
     pub fn get_async(&self, index: impl ArrayIndex<D>) -> Result<Request<'_, T>> {
         let index = index.into_array();
         self.mode.check_open("get_async")?;
+        self.note(Access::read("get_async", Location::caller()), index)?;
         self.reach(
             "get_async",
             index,
@@ -45,9 +49,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// As [`GlobalArray::put`].
+    #[track_caller]
     pub fn put_async(&self, index: impl ArrayIndex<D>, value: T) -> Result<Request<'_, ()>> {
         let index = index.into_array();
         self.mode.check_open("put_async")?;
+        self.note(Access::write("put_async", Location::caller()), index)?;
         self.reach(
             "put_async",
             index,
@@ -67,9 +73,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     ///
     /// # Errors
     /// As [`GlobalArray::gather`].
+    #[track_caller]
     pub fn gather_async<I: ArrayIndex<D>>(&self, indices: &[I]) -> Result<Request<'_, Vec<T>>> {
         self.mode.check_open("gather_async")?;
-        let (values, elsewhere) = self.gather_here("gather_async", indices)?;
+        let access = Access::read("gather_async", Location::caller());
+        let (values, elsewhere) = self.gather_here(access, indices)?;
         let mut gather = Gather {
             gathers: Gathers::new(&self.window, elsewhere).forgettable(),
             values,
@@ -78,7 +86,9 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         Ok(Request::waiting(self.core_of(), gather))
     }
 
-    fn section_async(&self, slices: [Slice; D]) -> Result<Request<'_, Vec<T>>> {
+    #[track_caller]
+    fn section_async(&self, call: &'static str, slices: [Slice; D]) -> Result<Request<'_, Vec<T>>> {
+        self.note_section(Access::read(call, Location::caller()), slices)?;
         let len = slices.iter().map(|slice| slice.count).product();
         let mut section = ReadSection {
             reads: Reads::new(&self.window).forgettable(),
@@ -95,9 +105,11 @@ impl<T: Element> GlobalArray<T> {
     ///
     /// # Errors
     /// As [`GlobalArray::get_range`].
+    #[track_caller]
     pub fn get_range_async(&self, range: Range<usize>) -> Result<Request<'_, Vec<T>>> {
         self.mode.check_open("get_range_async")?;
-        self.section_async([self.slice("get_range_async", range.start, range.len())?])
+        let call = "get_range_async";
+        self.section_async(call, [self.slice(call, range.start, range.len())?])
     }
 }
 
@@ -232,6 +244,7 @@ impl<'env> Scope<'env> {
     ///
     /// # Errors
     /// As [`GlobalArray::get_range`].
+    #[track_caller]
     pub fn get_into<T: Element>(
         &self,
         array: &'env GlobalArray<T>,
@@ -240,7 +253,7 @@ impl<'env> Scope<'env> {
     ) -> Result<()> {
         array.mode.check_open("get_into")?;
         let slice = array.slice("get_into", start, to.len())?;
-        let request = array.section_async([slice])?;
+        let request = array.section_async("get_into", [slice])?;
         self.at_end(request, |values| to.copy_from_slice(&values));
         Ok(())
     }
@@ -249,6 +262,7 @@ impl<'env> Scope<'env> {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there are not as many; else as [`GlobalArray::gather`].
+    #[track_caller]
     pub fn gather_into<T: Element, I: ArrayIndex<D>, const D: usize>(
         &self,
         array: &'env GlobalArray<T, D>,
@@ -265,6 +279,7 @@ impl<'env> Scope<'env> {
     ///
     /// # Errors
     /// As [`GlobalArray::get_section_into`].
+    #[track_caller]
     pub fn get_section_into<T: Element, const D: usize>(
         &self,
         array: &'env GlobalArray<T, D>,
@@ -278,7 +293,7 @@ impl<'env> Scope<'env> {
         array.mode.check_open("get_section_into")?;
         let slices = span::resolve("get_section_into", section.spans(), array.shape())?;
         super::section::same_shape("get_section_into", slices, to.shape())?;
-        let request = array.section_async(slices)?;
+        let request = array.section_async("get_section_into", slices)?;
         let shape = slices.map(|slice| slice.count);
         self.at_end(request, move |values| {
             if let Ok(values) = Array::from_shape_vec(shape, values) {
@@ -292,6 +307,7 @@ impl<'env> Scope<'env> {
     ///
     /// # Errors
     /// As [`GlobalArray::put_range`].
+    #[track_caller]
     pub fn put_range<T: Element>(
         &self,
         array: &'env GlobalArray<T>,
@@ -306,6 +322,7 @@ impl<'env> Scope<'env> {
     ///
     /// # Errors
     /// As [`GlobalArray::put_section`].
+    #[track_caller]
     pub fn put_section<'a, T: Element, const D: usize>(
         &self,
         array: &'env GlobalArray<T, D>,

@@ -7,6 +7,7 @@
 
 use super::GlobalArray;
 use super::batch::{BLOCK, apply_block};
+use super::races::Access;
 use super::remote::{Applies, Reads, Writes};
 use crate::atomic::AtomicElement;
 use crate::dist::{Patch, Row, Slice};
@@ -15,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::operator::Operator;
 use crate::span::{self, Section};
 use ndarray::{Array, ArrayView, ArrayViewMut, Dim, Dimension, IntoDimension, Ix};
+use std::panic::Location;
 
 impl<T: Element, const D: usize> GlobalArray<T, D>
 where
@@ -29,9 +31,11 @@ where
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a step of 0; else as [`GlobalArray::get`].
+    #[track_caller]
     pub fn get_section(&self, section: impl Section<D>) -> Result<Array<T, Dim<[Ix; D]>>> {
         self.mode.check_open("get_section")?;
         let slices = span::resolve("get_section", section.spans(), self.shape())?;
+        self.note_section(Access::read("get_section", Location::caller()), slices)?;
         let values = self.load_section(slices)?;
         shaped(slices, values)
     }
@@ -41,6 +45,7 @@ where
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the shapes differ; else as [`GlobalArray::get_section`].
+    #[track_caller]
     pub fn get_section_into(
         &self,
         section: impl Section<D>,
@@ -49,6 +54,7 @@ where
         self.mode.check_open("get_section_into")?;
         let slices = span::resolve("get_section_into", section.spans(), self.shape())?;
         same_shape("get_section_into", slices, to.shape())?;
+        self.note_section(Access::read("get_section_into", Location::caller()), slices)?;
         if let Some(to) = to.as_slice_mut() {
             return self.load_section_into(slices, to);
         }
@@ -61,6 +67,7 @@ where
     ///
     /// # Errors
     /// As [`GlobalArray::get_section_into`].
+    #[track_caller]
     pub fn put_section<'a>(
         &self,
         section: impl Section<D>,
@@ -72,6 +79,7 @@ where
             from.into(),
         );
         same_shape("put_section", slices, from.shape())?;
+        self.note_section(Access::write("put_section", Location::caller()), slices)?;
         let from = from.as_standard_layout();
         self.store_section(slices, from.as_slice().unwrap_or(&[]))
     }
@@ -83,6 +91,7 @@ where
     /// # Errors
     /// As [`GlobalArray::get_section_into`].
     #[doc(alias = "accumulate")]
+    #[track_caller]
     pub fn acc<'a, O: Operator<T>>(
         &self,
         section: impl Section<D>,
@@ -99,7 +108,12 @@ where
         );
         same_shape("acc", slices, values.shape())?;
         let values = values.as_standard_layout();
-        self.combine_section(slices, values.as_slice().unwrap_or(&[]), op)
+        let access = Access::atomic("acc", Location::caller());
+        self.all_in_order(
+            access,
+            || self.spots(slices),
+            || self.combine_section(slices, values.as_slice().unwrap_or(&[]), op),
+        )
     }
 }
 

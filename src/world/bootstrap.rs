@@ -17,6 +17,7 @@ use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
 use super::pool::Pool;
 use super::progress::Service;
+use super::races::{Checks, Races};
 use super::room::{allows_posix, shm_text};
 use super::{Core, Job, Team, World};
 use crate::error::{Error, ErrorKind, Result};
@@ -83,7 +84,7 @@ fn from_launcher(error: ucxrun::Error) -> Error {
 }
 
 pub(super) fn start() -> Result<World> {
-    let timeout = timeout_from_env()?;
+    let (timeout, checks) = (timeout_from_env()?, Checks::from_env()?);
     let mut bootstrap = match Control::from_env().map_err(from_launcher)? {
         None => Bootstrap::Alone,
         Some(control) => {
@@ -99,18 +100,25 @@ pub(super) fn start() -> Result<World> {
     };
     let limits = Arc::new(Limits::default());
     limits.set_timeout(timeout);
-    match assemble(&mut bootstrap, &limits) {
+    match assemble(&mut bootstrap, &limits, checks) {
         Ok((core, service)) => {
             let launcher = match bootstrap {
                 Bootstrap::Alone => None,
                 Bootstrap::Launched(control) => Some(Launcher::listen(control, limits)?),
             };
-            Ok(World {
+            let world = World {
                 service,
                 launcher,
                 team: Team::new(Arc::new(core)),
                 ended: AtomicBool::new(false),
-            })
+            };
+            if let Some(races) = world.team.core.races()
+                && let Err(error) = races.start(&world.team.core)
+            {
+                world.fail(ucxrun::wire::exit::BROKEN, &error.to_string());
+                return Err(error);
+            }
+            Ok(world)
         }
         Err(error) => {
             if let Bootstrap::Launched(control) = bootstrap {
@@ -130,13 +138,20 @@ struct Card {
     block: Option<SerializedRemoteKey>,
 }
 
-fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Option<Service>)> {
+fn assemble(
+    bootstrap: &mut Bootstrap,
+    limits: &Arc<Limits>,
+    checks: Checks,
+) -> Result<(Core, Option<Service>)> {
     let timeout = limits.timeout();
     let (rank, size, job) = bootstrap.place();
 
-    let me = Identity::of_this_process();
+    let mut me = Identity::of_this_process();
+    me.checks = checks;
     let everybody = bootstrap.gather(&me, timeout)?;
     same_software(&everybody)?;
+    let checks = Checks::of_all(everybody.iter().map(|one| one.checks))?;
+    let races = (checks == Checks::Races).then(|| Arc::new(Races::new(rank, size)));
     let machines: Vec<u64> = everybody.iter().map(Identity::machine).collect();
     let machine = Nodes::new(&machines, rank);
     wait::set_ranks_on_node(machine.mine().len());
@@ -197,6 +212,7 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         }),
         next_array: AtomicU64::new(0),
         turn: Mutex::default(),
+        races: races.clone(),
         next_part: AtomicU32::new(0),
         unsettled: Unsettled::default(),
         to_self: Mailbox::default(),
@@ -204,7 +220,15 @@ fn assemble(bootstrap: &mut Bootstrap, limits: &Arc<Limits>) -> Result<(Core, Op
         pool,
         stage: OnceLock::new(),
         served,
-        engine: Engine::new(peers.clone(), nodes.clone(), block, rank, 0, limits.clone()),
+        engine: Engine::new(
+            peers.clone(),
+            nodes.clone(),
+            block,
+            rank,
+            0,
+            races,
+            limits.clone(),
+        ),
         peers,
         nodes,
         neighbours,

@@ -1,5 +1,6 @@
 //! Where this process runs, so that ranks can tell who may share memory with whom.
 
+use super::races::Checks;
 use super::room::{shm_for_workers, shm_room};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -16,6 +17,8 @@ pub(super) struct Identity {
     pub(super) host: String,
     /// The running kernel: one machine, whatever its containers call themselves.
     boot: String,
+    /// What it says is to be looked for; must be the same on all.
+    pub(super) checks: Checks,
     /// `UCX_TLS` as the user set it.
     pub(super) transports: Option<String>,
     user: u64,
@@ -52,6 +55,7 @@ impl Identity {
             boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
                 .map(|id| id.trim().into())
                 .unwrap_or_default(),
+            checks: Checks::default(),
             transports: std::env::var("UCX_TLS").ok(),
             user: namespace("user"),
             pid: namespace("pid"),

@@ -14,6 +14,7 @@ mod node;
 mod peers;
 mod pool;
 mod progress;
+mod races;
 mod request;
 mod room;
 mod segment;
@@ -24,6 +25,7 @@ mod thread;
 
 pub use collective::Ragged;
 pub use messages::{Any, Envelope, Source, Tag};
+pub use races::Checks;
 pub use request::Request;
 pub use team::{Grid, Team};
 
@@ -31,6 +33,7 @@ pub(crate) use ask::{Asks, MemoryName, Places, Run, Work};
 pub(crate) use graves::{Grave, unmap};
 pub(crate) use peers::Peers;
 pub(crate) use pool::{Part, SLAB, SMALL};
+pub(crate) use races::{Moment, Races};
 pub(crate) use request::Pending;
 pub(crate) use segment::{Memory, Segment, meet};
 pub(crate) use signature::{Call, Signature};
@@ -96,6 +99,8 @@ pub(crate) struct Core {
     to_self: messages::Mailbox,
     /// Held by the thread whose collective it is.
     turn: Mutex<()>,
+    /// The job's, if it looks for races. Its keys go before their endpoints.
+    races: Option<Arc<Races>>,
     // The order of the fields is the order of their end: memory of dropped arrays, then what
     // holds keys and endpoints, then the worker under them, then the context.
     graves: Graves,

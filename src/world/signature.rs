@@ -204,7 +204,7 @@ impl Place {
         file: [0; FILE],
     };
 
-    fn new(name: &str, line: u32) -> Self {
+    pub(super) fn new(name: &str, line: u32) -> Self {
         let mut file = [0; FILE];
         let name = name.as_bytes();
         let name = &name[name.len().saturating_sub(FILE)..];

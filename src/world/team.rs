@@ -7,7 +7,7 @@ use super::messages::Mailbox;
 use super::node::{self, Block};
 use super::peers::Nodes;
 use super::pool::Pool;
-use super::{Call, Core, Signature};
+use super::{Call, Checks, Core, Signature};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{MemoryHandle, SerializedRemoteKey};
 use serde::{Deserialize, Serialize};
@@ -88,6 +88,15 @@ impl Team {
     #[must_use]
     pub fn rank_of(&self, world_rank: usize) -> Option<usize> {
         self.core.peers.rank_of(world_rank)
+    }
+
+    /// What the job looks for beside doing what it is told. No communication.
+    #[must_use]
+    pub fn checks(&self) -> Checks {
+        match self.core.races() {
+            Some(_) => Checks::Races,
+            None => Checks::Collectives,
+        }
     }
 
     /// Waits until everything this rank has written to arrays, of any team, is in its place.
@@ -330,6 +339,7 @@ impl Core {
             unsettled: Unsettled::default(),
             to_self: Mailbox::default(),
             turn: Mutex::default(),
+            races: self.races.clone(),
             graves: Graves::new(self.served.clone(), pool.clone()),
             pool,
             stage: OnceLock::new(),
@@ -340,6 +350,7 @@ impl Core {
                 block,
                 rank,
                 team,
+                self.races.clone(),
                 self.limits.clone(),
             ),
             peers,

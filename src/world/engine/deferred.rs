@@ -279,6 +279,14 @@ impl Deferred {
         Ok(this)
     }
 
+    /// What all have done, as far as is known now, comes before what this rank does.
+    fn hear(&self) -> Result<()> {
+        match self.core.races() {
+            Some(races) => races.hear_team(&self.core),
+            None => Ok(()),
+        }
+    }
+
     /// How it ended, if it has. With the state locked.
     fn outcome(&self, state: &mut super::State) -> Option<Result<()>> {
         if self.number >= state.deferred.over {
@@ -311,23 +319,29 @@ impl Pending<()> for Arc<Deferred> {
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
         engine.push_on(&mut state)?;
-        Ok(self.number < state.deferred.over)
+        let done = self.number < state.deferred.over;
+        drop(state);
+        if done {
+            self.hear()?;
+        }
+        Ok(done)
     }
 
     fn wait(self: Box<Self>) -> Result<()> {
         let engine = &self.core.engine;
         let mut patience = engine.patience_with(2 * engine.levels() + 2);
         loop {
-            {
+            let outcome = {
                 let state = engine.state.lock();
                 let mut state = state.unwrap_or_else(PoisonError::into_inner);
                 if let Some(error) = &state.broken {
                     return Err(error.clone());
                 }
                 engine.push_on(&mut state)?;
-                if let Some(outcome) = self.outcome(&mut state) {
-                    return outcome;
-                }
+                self.outcome(&mut state)
+            };
+            if let Some(outcome) = outcome {
+                return outcome.and_then(|()| self.hear());
             }
             engine.peers.worker().help_messages()?;
             match patience.pause(&engine.limits) {

@@ -10,6 +10,7 @@ pub(super) use deferred::Deferred;
 
 use super::node::{Block, Verdict};
 use super::peers::{Nodes, Peers};
+use super::races::Races;
 use super::signature::{Signature, mismatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::MemoryHandle;
@@ -46,6 +47,7 @@ pub(super) struct Engine {
     rank: usize,
     /// Tells the messages of teams apart.
     team: u32,
+    races: Option<Arc<Races>>,
     limits: Arc<Limits>,
     state: Mutex<State>,
 }
@@ -114,6 +116,7 @@ impl Engine {
         block: Option<Block>,
         rank: usize,
         team: u32,
+        races: Option<Arc<Races>>,
         limits: Arc<Limits>,
     ) -> Self {
         Self {
@@ -122,6 +125,7 @@ impl Engine {
             block,
             rank,
             team,
+            races,
             limits,
             state: Mutex::new(State {
                 sequence: 0,
@@ -167,6 +171,24 @@ impl Engine {
             state.broken = Some(error.clone());
             return Err(error.context(signature));
         }
+        if let Some(races) = &self.races {
+            // A meeting of its own, in which all hear what all have done before.
+            let (clock, all) = (races.tell_bytes(), Combine::Concat);
+            let hear = |clocks: &[u8]| races.hear_bytes(clocks);
+            self.meet(&mut state, signature, &clock, &all, hear)?;
+        }
+        self.meet(&mut state, signature, mine, combine, read)
+    }
+
+    /// One meeting.
+    fn meet<R>(
+        &self,
+        state: &mut State,
+        signature: &Signature,
+        mine: &[u8],
+        combine: &Combine<'_>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
         state.sequence = state.sequence.wrapping_add(1);
         let sequence = state.sequence;
         let outcome = match &self.block {

@@ -2,7 +2,8 @@
 //!
 //! A message's tag in UCX says that it is one of these (bit 62), whether it is a part of a
 //! collective (bit 61), whether its content goes through a [ring](ring) (bit 60), its team (15 bits), its sender in the team (17 bits) and the tag that the
-//! program gave it, or the number of the collective (28 bits). The last bytes of a program's message, the *label*, say what is in it.
+//! program gave it, or the number of the collective (28 bits). The last bytes of a program's message, the *label*, say what is in it;
+//! before them, in a job that looks for races, is the sender's clock.
 
 mod receive;
 mod ring;
@@ -11,7 +12,7 @@ pub(super) use ring::Rings;
 
 use super::collective::{decode, encode};
 use super::request::{Pending, Request};
-use super::{Core, Team};
+use super::{Core, Races, Team};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Message, Tags};
@@ -104,9 +105,9 @@ impl Envelope {
         }
     }
 
-    /// Of a message of these bytes.
-    fn of(tag: u64, bytes: &[u8]) -> Self {
-        let content = &bytes[..bytes.len().saturating_sub(LABEL)];
+    /// Of a message of these bytes, the last `end` of which are not content.
+    fn of(tag: u64, bytes: &[u8], end: usize) -> Self {
+        let content = &bytes[..bytes.len().saturating_sub(end)];
         let len = match decode::<Header>(content) {
             Ok(header) if tag & IN_RING != 0 => usize::try_from(header.len).unwrap_or(usize::MAX),
             _ => content.len(),
@@ -130,10 +131,11 @@ impl Mailbox {
         letters.remove(found)
     }
 
-    fn look(&self, tags: Tags) -> Option<Envelope> {
+    /// `end` as for [`Envelope::of`].
+    fn look(&self, tags: Tags, end: usize) -> Option<Envelope> {
         let letters = self.lock();
         let (tag, bytes) = letters.iter().find(|(tag, _)| tags.fit(*tag))?;
-        Some(Envelope::of(*tag, bytes))
+        Some(Envelope::of(*tag, bytes, end))
     }
 }
 
@@ -330,12 +332,14 @@ impl Team {
         let found = self
             .core
             .worker
-            .wait_look(tags, || self.core.to_self.look(tags))
+            .wait_look(tags, || self.core.to_self.look(tags, self.core.end()))
             .map_err(|error| self.core.none_came(error, from, tag))?;
-        match found {
-            Ok(envelope) => Ok(envelope),
-            Err((tag, len)) => self.core.envelope_of(tag, len),
-        }
+        let envelope = match found {
+            Ok(envelope) => envelope,
+            Err((tag, len)) => self.core.envelope_of(tag, len)?,
+        };
+        self.core.found(envelope)?;
+        Ok(envelope)
     }
 
     /// Whether there is a message that [`Team::recv`] would receive at once. Does not wait.
@@ -345,14 +349,18 @@ impl Team {
     pub fn iprobe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Envelope>> {
         let tags = self.core.tags(from.into(), tag.into())?;
         self.core.check()?;
-        if let Some(envelope) = self.core.to_self.look(tags) {
-            return Ok(Some(envelope));
+        let mut found = self.core.to_self.look(tags, self.core.end());
+        if found.is_none() {
+            self.core.worker.progress()?;
+            let message = self.core.worker.look_for_message(tags)?;
+            found = message
+                .map(|(tag, len)| self.core.envelope_of(tag, len))
+                .transpose()?;
         }
-        self.core.worker.progress()?;
-        let found = self.core.worker.look_for_message(tags)?;
-        found
-            .map(|(tag, len)| self.core.envelope_of(tag, len))
-            .transpose()
+        if let Some(envelope) = found {
+            self.core.found(envelope)?;
+        }
+        Ok(found)
     }
 }
 
@@ -377,9 +385,9 @@ impl Core {
     ) -> Result<Request<'_, ()>> {
         self.check()?;
         self.check_rank("send to", to)?;
-        let mut bytes = Vec::with_capacity(content.len() + LABEL);
+        let mut bytes = Vec::with_capacity(content.len() + self.end());
         bytes.extend_from_slice(content);
-        bytes.extend_from_slice(&label);
+        self.write_end(&mut bytes, label);
         check_tag(tag)?;
         let tag = MESSAGE | self.from(self.rank) | u64::from(tag);
         if to == self.rank {
@@ -402,7 +410,7 @@ impl Core {
             return self.post(to, tag, content, label)?.wait();
         };
         let mut bytes = encode(&header)?;
-        bytes.extend_from_slice(&label);
+        self.write_end(&mut bytes, label);
         let tag = MESSAGE | IN_RING | self.from(self.rank) | u64::from(tag);
         let header = self.send_to("send", to, tag, bytes)?;
         outgoing
@@ -415,7 +423,7 @@ impl Core {
     /// out of UCX's queue for that, into the mailbox, where receives look first.
     fn envelope_of(&self, tag: u64, len: usize) -> Result<Envelope> {
         if tag & IN_RING == 0 {
-            return Ok(Envelope::new(tag, len.saturating_sub(LABEL)));
+            return Ok(Envelope::new(tag, len.saturating_sub(self.end())));
         }
         let exactly = Tags {
             tag,
@@ -426,7 +434,7 @@ impl Core {
             return Ok(Envelope::new(tag, 0));
         };
         let bytes = header.wait()?;
-        let envelope = Envelope::of(tag, &bytes);
+        let envelope = Envelope::of(tag, &bytes, self.end());
         self.to_self.lock().push_back((tag, bytes));
         Ok(envelope)
     }
@@ -474,13 +482,35 @@ impl Core {
         })
     }
 
+    /// Bytes of a message after its content.
+    fn end(&self) -> usize {
+        LABEL + self.races().map_or(0, Races::bytes)
+    }
+
+    fn write_end(&self, bytes: &mut Vec<u8>, label: [u8; LABEL]) {
+        if let Some(races) = self.races() {
+            bytes.extend_from_slice(&races.tell_bytes());
+        }
+        bytes.extend_from_slice(&label);
+    }
+
+    /// A message is there, whose clock has not been looked at: what its sender has done comes before.
+    fn found(&self, envelope: Envelope) -> Result<()> {
+        match self.races() {
+            Some(races) => races.hear_rank(self, self.peers.world_rank(envelope.source)),
+            None => Ok(()),
+        }
+    }
+
     fn receive(&self, from: Source, tag: Tag) -> Result<Letter> {
         self.check()?;
         let tags = self.tags(from, tag)?;
         let (tag, bytes) = self
             .receive_tags(tags)
             .map_err(|error| self.none_came(error, from, tag))?;
-        Letter::new(self, tag, bytes)
+        let letter = Letter::new(self, tag, bytes)?;
+        letter.hear(self);
+        Ok(letter)
     }
 
     /// The next message with these tags: its own tag and its bytes.

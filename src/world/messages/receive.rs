@@ -6,14 +6,16 @@ use crate::element::{self, Arriving, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Expected, Message, Pump};
 use crate::world::collective::decode;
-use crate::world::{Core, Pending};
+use crate::world::{Core, Pending, Races};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A message that has been found.
 pub(super) struct Letter {
     pub(super) envelope: Envelope,
     label: [u8; LABEL],
+    /// Its sender's, in a job that looks for races.
+    clock: Vec<u8>,
     content: Content,
 }
 
@@ -25,10 +27,12 @@ enum Content {
 
 impl Letter {
     pub(super) fn new(core: &Core, tag: u64, mut bytes: Vec<u8>) -> Result<Self> {
-        let Some((content, &label)) = bytes.split_last_chunk::<LABEL>() else {
-            return Err(Error::new(ErrorKind::Ucx, "a message without an end"));
-        };
-        let len = content.len();
+        let no_end = || Error::new(ErrorKind::Ucx, "a message without an end");
+        let (content, &label) = bytes.split_last_chunk::<LABEL>().ok_or_else(no_end)?;
+        let clock = core.races().map_or(0, Races::bytes);
+        let len = content.len().checked_sub(clock).ok_or_else(no_end)?;
+        let (content, clock) = content.split_at(len);
+        let clock = clock.to_vec();
         let content = if tag & IN_RING == 0 {
             bytes.truncate(len);
             Content::Here(bytes)
@@ -44,8 +48,16 @@ impl Letter {
         Ok(Self {
             envelope: Envelope::new(tag, len),
             label,
+            clock,
             content,
         })
+    }
+
+    /// What its sender had done comes before what this rank does now.
+    pub(super) fn hear(&self, core: &Core) {
+        if let Some(races) = core.races() {
+            races.hear_bytes(&self.clock);
+        }
     }
 
     /// Whether it has in it what is expected; if not it is lost.
@@ -124,7 +136,11 @@ impl Letter {
 pub(super) struct Receive<T: Element> {
     core: Arc<Core>,
     stage: Mutex<Stage<T>>,
+    /// Its sender's clock, heard when the request is found to be done.
+    clock: Clock,
 }
+
+type Clock = OnceLock<Vec<u8>>;
 
 enum Stage<T: Element> {
     Expected(Expected),
@@ -136,22 +152,32 @@ enum Stage<T: Element> {
 
 impl<T: Element> Receive<T> {
     pub(super) fn new(core: &Arc<Core>, expected: Expected) -> Arc<Self> {
-        Self::with(core, Stage::Expected(expected))
+        Self::with(core, Stage::Expected(expected), Clock::default())
     }
 
     /// Of a message that is there.
     pub(super) fn of(core: &Arc<Core>, letter: Letter) -> Arc<Self> {
-        Self::with(core, Stage::of(core, Ok(letter)))
+        let clock = Clock::default();
+        let stage = Stage::of(core, Ok(letter), &clock);
+        Self::with(core, stage, clock)
     }
 
-    fn with(core: &Arc<Core>, stage: Stage<T>) -> Arc<Self> {
+    fn with(core: &Arc<Core>, stage: Stage<T>, clock: Clock) -> Arc<Self> {
         let this = Arc::new(Self {
             core: core.clone(),
             stage: Mutex::new(stage),
+            clock,
         });
         let pump: Arc<dyn Pump> = this.clone();
         core.worker.add_pump(Arc::downgrade(&pump));
         this
+    }
+
+    /// As [`Letter::hear`].
+    fn hear(&self) {
+        if let (Some(races), Some(clock)) = (self.core.races(), self.clock.get()) {
+            races.hear_bytes(clock);
+        }
     }
 
     fn stage(&self) -> MutexGuard<'_, Stage<T>> {
@@ -160,7 +186,11 @@ impl<T: Element> Receive<T> {
 }
 
 impl<T: Element> Stage<T> {
-    fn of(core: &Core, letter: Result<Letter>) -> Self {
+    /// Keeps the sender's clock in `clock`.
+    fn of(core: &Core, mut letter: Result<Letter>, clock: &Clock) -> Self {
+        if let Ok(letter) = &mut letter {
+            clock.get_or_init(|| std::mem::take(&mut letter.clock));
+        }
         let letter = letter.and_then(|letter| letter.check(label_of_elements::<T>()));
         match letter {
             Ok(Letter {
@@ -179,7 +209,7 @@ impl<T: Element> Stage<T> {
     }
 
     /// Goes on as far as that is possible without waiting; whether it is complete.
-    fn advance(&mut self, core: &Core) -> Result<bool> {
+    fn advance(&mut self, core: &Core, clock: &Clock) -> Result<bool> {
         loop {
             let next = match self {
                 Self::Expected(expected) => match expected.look()? {
@@ -191,7 +221,7 @@ impl<T: Element> Stage<T> {
                         return Ok(false);
                     }
                     let bytes = message.wait()?;
-                    Self::of(core, Letter::new(core, *tag, bytes))
+                    Self::of(core, Letter::new(core, *tag, bytes), clock)
                 }
                 Self::InRing(envelope, incoming, values) => {
                     if !incoming.step(|at, bytes| values.write(at, bytes)) {
@@ -206,15 +236,15 @@ impl<T: Element> Stage<T> {
         }
     }
 
-    fn wait(self, core: &Core) -> Result<(Vec<T>, Envelope)> {
+    fn wait(self, core: &Core, clock: &Clock) -> Result<(Vec<T>, Envelope)> {
         match self {
             Self::Expected(expected) => {
                 let (tag, message) = expected.wait()?;
-                Self::UnderWay(tag, message).wait(core)
+                Self::UnderWay(tag, message).wait(core, clock)
             }
             Self::UnderWay(tag, mut message) => {
                 let letter = Letter::new(core, tag, message.wait()?);
-                Self::of(core, letter).wait(core)
+                Self::of(core, letter, clock).wait(core, clock)
             }
             Self::InRing(envelope, mut incoming, mut values) => {
                 incoming.wait(core, |at, bytes| values.write(at, bytes))?;
@@ -233,7 +263,7 @@ impl<T: Element> Pump for Receive<T> {
     fn pump(&self) {
         // Else its own thread is at it.
         if let Ok(mut stage) = self.stage.try_lock()
-            && let Err(error) = stage.advance(&self.core)
+            && let Err(error) = stage.advance(&self.core, &self.clock)
         {
             *stage = Stage::Complete(Err(error));
         }
@@ -249,11 +279,17 @@ impl<T: Element> fmt::Debug for Receive<T> {
 impl<T: Element> Pending<(Vec<T>, Envelope)> for Arc<Receive<T>> {
     fn is_done(&mut self) -> Result<bool> {
         self.core.worker.progress()?;
-        self.stage().advance(&self.core)
+        let done = self.stage().advance(&self.core, &self.clock)?;
+        if done {
+            self.hear();
+        }
+        Ok(done)
     }
 
     fn wait(self: Box<Self>) -> Result<(Vec<T>, Envelope)> {
         let stage = std::mem::replace(&mut *self.stage(), Stage::Taken);
-        stage.wait(&self.core)
+        let received = stage.wait(&self.core, &self.clock)?;
+        self.hear();
+        Ok(received)
     }
 }
