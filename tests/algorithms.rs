@@ -364,7 +364,7 @@ fn vectors_and_matrices() {
             let mut a = GlobalArray::<f64>::from_fn(world, len, x)?;
             let mut b = GlobalArray::<f64>::builder(world, len)
                 .dist([Dist::Cyclic])
-                .from_fn(|k| y(k))?;
+                .from_fn(y)?;
             // All numbers are multiples of 1/8, so sums are exact.
             let right: f64 = (0..len).map(|k| x(k) * y(k)).sum();
             assert_eq!(a.dot(&mut b)?, right);
