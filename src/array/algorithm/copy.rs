@@ -46,7 +46,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         }
         let core = self.window.core();
         let open = [crate::Boundary::Open; D];
-        let mut moved = GlobalArray::allocate(core, self.layout.clone(), open, false)?;
+        let mut moved = GlobalArray::allocate(core, self.layout.clone(), open, false, None)?;
         other.lend_values(&moved)?;
         moved.copy_elements(other)?;
         Ok(Some(moved))

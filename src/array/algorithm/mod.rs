@@ -89,7 +89,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let core = self.window.core().clone();
         let threads = threads::of(&core)?;
         let mut result =
-            GlobalArray::allocate(&core, self.layout.clone(), [Boundary::Open; D], false)?;
+            GlobalArray::allocate(&core, self.layout.clone(), [Boundary::Open; D], false, None)?;
         let layout = self.layout.clone();
         let view = self.read()?;
         let mine = rows(&layout, core.rank, &view, false);
