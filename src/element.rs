@@ -164,6 +164,14 @@ pub(crate) fn view_mut<T: Element>(bytes: &mut [u8]) -> Option<&mut [T]> {
     Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
 }
 
+/// The values' bytes, to be written, if any bytes are values.
+pub(crate) fn bytes_mut<T: Element>(values: &mut [T]) -> Option<&mut [u8]> {
+    let bits = bits_mut(values)?;
+    let (pointer, len) = (bits.as_mut_ptr().cast::<u8>(), size_of_val(bits));
+    // SAFETY: T: NoUninit, so all bytes are initialised, and Bits accept any; the borrow is passed on.
+    Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
+}
+
 /// Lets `write` write the bits of all `values`. They are unchanged if it fails, or if what it
 /// wrote are no values, unless any bits are.
 pub(crate) fn fill_with<T: Element>(

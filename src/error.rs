@@ -60,6 +60,8 @@ pub enum ErrorKind {
     Forked,
     /// The launcher could not be reached, refused this process, or an environment variable is wrong.
     Bootstrap,
+    /// A file could not be read or written, or is not what it should be.
+    Io,
     /// The installed UCX, its settings or this system cannot do what is needed.
     Unsupported,
     /// An argument makes no sense.

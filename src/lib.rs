@@ -58,8 +58,8 @@ mod window;
 mod world;
 
 pub use array::{
-    ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, Iter, LocalView, Owned,
-    ReadView, Real, Scope, Updates,
+    ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, Iter, LocalView, Numpy,
+    Order, Owned, ReadView, Real, Scope, Transfer, Updates,
 };
 pub use atomic::{AtomicBits, AtomicElement, AtomicNumber, NativeAtomic};
 pub use dist::Dist;

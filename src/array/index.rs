@@ -45,6 +45,16 @@ impl<const D: usize> ArrayIndex<D> for [usize; D] {
     }
 }
 
+/// The index at place `flat` in row-major order.
+pub(super) fn index_at<const D: usize>(mut flat: usize, shape: [usize; D]) -> [usize; D] {
+    let mut index = [0; D];
+    for d in (0..D).rev() {
+        index[d] = flat % shape[d];
+        flat /= shape[d];
+    }
+    index
+}
+
 /// The elements that a rank holds: see [`GlobalArray::owned`](crate::GlobalArray::owned).
 ///
 /// They lie in the rank's memory in row-major order of their *local* indices, which start at 0

@@ -1,7 +1,7 @@
 //! What all elements of an array make together.
 
 use super::rows::rows;
-use crate::array::{GlobalArray, ReadView};
+use crate::array::{GlobalArray, ReadView, index_at};
 use crate::dist::Slice;
 use crate::element::Element;
 use crate::error::Result;
@@ -169,19 +169,11 @@ impl<T: Element, const D: usize> ReadView<'_, T, D> {
             };
             return self.array.load_section([slice; D]);
         }
-        let index = |mut flat: usize| {
-            let mut index = [0; D];
-            for d in (0..D).rev() {
-                index[d] = flat % shape[d];
-                flat /= shape[d];
-            }
-            index
-        };
         let mut all = Vec::with_capacity(range.len());
         let mut at = range.start;
         while at < range.end {
             let to = range.end.min(at + 16 * BLOCK);
-            let indices: Vec<_> = (at..to).map(index).collect();
+            let indices: Vec<_> = (at..to).map(|flat| index_at(flat, shape)).collect();
             all.extend(self.array.gather_anyway(&indices)?);
             at = to;
         }

@@ -1,0 +1,413 @@
+//! Checkpoints: files that know whether they are whole, for any number of ranks.
+//!
+//! ```text
+//! 8 bytes    PGASCKPT
+//! 4 bytes    length of the head, little endian
+//! 4 bytes    CRC-32C of the head
+//! head       what is in it (Head, by the codec)
+//! from 4096  elements in C order
+//! then       for each piece: its elements and its CRC-32C, 8 and 4 bytes
+//! 4 bytes    CRC-32C of those
+//! ```
+
+use super::{NewFile, PIECE, Transfer, agree, failed, runs};
+use crate::array::GlobalArray;
+use crate::element::{self, Element};
+use crate::error::{Error, ErrorKind, Result};
+use crate::world::Team;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const MAGIC: &[u8; 8] = b"PGASCKPT";
+/// Where the elements begin: the head has a type's name in it and is shorter.
+const DATA: u64 = 4096;
+/// Bytes of an entry of the table of pieces.
+const ENTRY: usize = 12;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    version: u32,
+    /// Name and size of the element type.
+    element: String,
+    size: u64,
+    little_endian: bool,
+    shape: Vec<u64>,
+    /// Pieces of the table at the end.
+    pieces: u64,
+}
+
+/// A piece of the file: elements, and the checksum of their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    count: u64,
+    checksum: u32,
+}
+
+impl<T: Element, const D: usize> GlobalArray<T, D> {
+    /// Writes the array to a checkpoint: a file with checksums, for [`GlobalArray::restore`] on any
+    /// number of ranks. What was at `path` is replaced when all is written and on the disk: there is
+    /// always a whole one.
+    ///
+    /// Collective, and a [barrier](Team::barrier) at the beginning and the end. An array that is not
+    /// one of whole rows, one rank after another, is copied for it.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::save_raw`].
+    #[track_caller]
+    pub fn checkpoint(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        self.checkpoint_with(path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::checkpoint`], with a word on the progress. The order is C's.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::checkpoint`].
+    #[track_caller]
+    pub fn checkpoint_with(&mut self, path: impl AsRef<Path>, transfer: &Transfer) -> Result<()> {
+        let team = self.team();
+        let order = super::Order::C;
+        // One run for each rank, those of one rank after another's.
+        let one = |rank| runs(&self.layout, rank, order).is_some_and(|runs| runs.len() <= 1);
+        if !(0..team.size()).all(one) {
+            return self.in_rows()?.checkpoint_with(path, transfer);
+        }
+        let path = path.as_ref();
+        let shape = self.shape().map(|len| len as u64).to_vec();
+        let view = self.read()?;
+        let mine = runs(&view.array.layout, team.rank(), order).unwrap_or_default();
+        let mine = mine.first().map_or((0, &[][..]), |run| {
+            (run.file, &view[run.memory..run.memory + run.count])
+        });
+        let (first, elements) = mine;
+        let bytes: &[u8] = bytemuck::cast_slice(elements);
+        let step = (PIECE / size_of::<T>()).max(1) * size_of::<T>();
+        let pieces: Vec<Piece> = bytes
+            .chunks(step)
+            .map(|piece| Piece {
+                count: (piece.len() / size_of::<T>()) as u64,
+                checksum: crc32c::crc32c(piece),
+            })
+            .collect();
+        // By the place of their elements: ranks need not hold them in the order of ranks.
+        let firsts = team.all_gather(first)?;
+        let all = team.all_gather_ragged(&table(&pieces))?;
+        let mut by_place: Vec<usize> = (0..team.size())
+            .filter(|&rank| !all[rank].is_empty())
+            .collect();
+        by_place.sort_by_key(|&rank| firsts[rank]);
+        let mut end: Vec<u8> = by_place
+            .iter()
+            .flat_map(|&rank| &all[rank])
+            .copied()
+            .collect();
+        let count = end.len() / ENTRY;
+        end.extend_from_slice(&crc32c::crc32c(&end).to_le_bytes());
+        let head = Head {
+            version: 1,
+            element: std::any::type_name::<T>().into(),
+            size: size_of::<T>() as u64,
+            little_endian: cfg!(target_endian = "little"),
+            shape,
+            pieces: count as u64,
+        };
+        let head = head.bytes()?;
+        let data = view.global_len() as u64 * size_of::<T>() as u64;
+        let file = NewFile::create(&team, path, &head, DATA + data + end.len() as u64)?;
+        let mut written = Ok(());
+        let mut at = DATA + first * size_of::<T>() as u64;
+        transfer.tell(0, bytes.len() as u64);
+        for (number, piece) in bytes.chunks(step).enumerate() {
+            written = file.file.write_all_at(piece, at);
+            if written.is_err() {
+                break;
+            }
+            at += piece.len() as u64;
+            let done = (number * step + piece.len()) as u64;
+            transfer.tell(done, bytes.len() as u64);
+        }
+        if team.rank() == 0 && written.is_ok() {
+            written = file.file.write_all_at(&end, DATA + data);
+        }
+        let written = written.map_err(|error| failed("writing", path, &error));
+        file.finish(written)?;
+        view.close()
+    }
+
+    /// The array of a checkpoint, in blocks. Every checksum is compared.
+    ///
+    /// Collective.
+    ///
+    /// # Errors
+    /// On all ranks: [`ErrorKind::Io`] if one cannot read, or if it is no checkpoint, or a damaged one;
+    /// [`ErrorKind::InvalidArgument`] if it has another type or number of dimensions;
+    /// [`ErrorKind::InvalidValue`] if bytes are no `T`; else as [`GlobalArray::new`].
+    #[track_caller]
+    pub fn restore(world: &Team, path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let found = Found::read::<T>(world, path, D)?;
+        let shape: [usize; D] = found.shape.as_slice().try_into().unwrap_or([0; D]);
+        let mut array: Self = Self::builder(world, shape).allocate()?;
+        array.restore_from(path, &found, &Transfer::new())?;
+        Ok(array)
+    }
+
+    /// Fills the array, which may have any distribution, with that of a checkpoint, which has its
+    /// shape. Else as [`GlobalArray::restore`].
+    ///
+    /// # Errors
+    /// As [`GlobalArray::restore`]; [`ErrorKind::InvalidArgument`] on all ranks if the shapes differ.
+    #[track_caller]
+    pub fn read_checkpoint(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let found = Found::read::<T>(&self.team(), path, D)?;
+        if found.shape != self.shape() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{} has an array of {:?}, not {:?}",
+                    path.display(),
+                    found.shape,
+                    self.shape()
+                ),
+            ));
+        }
+        self.restore_from(path, &found, &Transfer::new())
+    }
+
+    #[track_caller]
+    fn restore_from(&mut self, path: &Path, found: &Found, transfer: &Transfer) -> Result<()> {
+        let team = self.team();
+        // Whole pieces to each rank, about as many elements to each; from there to where they belong.
+        let ends: Vec<u64> = found
+            .pieces
+            .iter()
+            .scan(0, |end, piece| {
+                *end += piece.count;
+                Some(*end)
+            })
+            .collect();
+        let total = self.len() as u64;
+        let border = |rank: usize| {
+            let end = u128::from(total) * rank as u128 / team.size() as u128;
+            ends.partition_point(|&it| u128::from(it) <= end)
+        };
+        let last = team.rank() + 1 == team.size();
+        let mine = border(team.rank())..if last {
+            ends.len()
+        } else {
+            border(team.rank() + 1)
+        };
+        let first = if mine.start == 0 {
+            0
+        } else {
+            ends[mine.start - 1]
+        };
+        let read = read_pieces::<T>(path, first, &found.pieces[mine], transfer);
+        let values = agree(&team, read)?;
+        let start = usize::try_from(first).unwrap_or(usize::MAX);
+        self.scatter_flat(start, &values)
+    }
+}
+
+/// Reads pieces from element `first` on, and compares their checksums.
+fn read_pieces<T: Element>(
+    path: &Path,
+    first: u64,
+    pieces: &[Piece],
+    transfer: &Transfer,
+) -> Result<Vec<T>> {
+    let file = File::open(path).map_err(|error| failed("reading", path, &error))?;
+    let size = size_of::<T>() as u64;
+    let total: u64 = pieces.iter().map(|piece| piece.count * size).sum();
+    let mut at = DATA + first * size;
+    let mut values = element::Arriving::<T>::with_bytes(usize::try_from(total).unwrap_or(0));
+    let (mut done, mut bytes) = (0, Vec::new());
+    transfer.tell(0, total);
+    for piece in pieces {
+        let len = usize::try_from(piece.count * size).unwrap_or(usize::MAX);
+        bytes.resize(len, 0);
+        file.read_exact_at(&mut bytes, at)
+            .map_err(|error| failed("reading", path, &error))?;
+        if crc32c::crc32c(&bytes) != piece.checksum {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "{}: bytes {at} to {} are damaged",
+                    path.display(),
+                    at + len as u64
+                ),
+            ));
+        }
+        values.write(done, &bytes);
+        done += len;
+        at += len as u64;
+        transfer.tell(done as u64, total);
+    }
+    values.into_values()
+}
+
+fn table(pieces: &[Piece]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(pieces.len() * ENTRY);
+    for piece in pieces {
+        bytes.extend_from_slice(&piece.count.to_le_bytes());
+        bytes.extend_from_slice(&piece.checksum.to_le_bytes());
+    }
+    bytes
+}
+
+impl Head {
+    /// What the file begins with.
+    fn bytes(&self) -> Result<Vec<u8>> {
+        let invalid = |text: String| Error::new(ErrorKind::InvalidArgument, text);
+        let head = ucxrun::codec::encode(self).map_err(|error| invalid(error.to_string()))?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(&crc32c::crc32c(&head).to_le_bytes());
+        bytes.extend_from_slice(&head);
+        if bytes.len() as u64 > DATA {
+            return Err(invalid(format!(
+                "the type's name is too long: {}",
+                self.element
+            )));
+        }
+        Ok(bytes)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        let rest = bytes
+            .strip_prefix(MAGIC)
+            .ok_or("it does not begin as one")?;
+        let short = "it is cut short";
+        let (len, rest) = rest.split_first_chunk::<4>().ok_or(short)?;
+        let (checksum, rest) = rest.split_first_chunk::<4>().ok_or(short)?;
+        let len = usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX);
+        let head = rest.get(..len).ok_or(short)?;
+        if crc32c::crc32c(head) != u32::from_le_bytes(*checksum) {
+            return Err("its head is damaged");
+        }
+        let head: Self =
+            ucxrun::codec::decode(head, head.len()).map_err(|_| "its head makes no sense")?;
+        match head.version {
+            1 => Ok(head),
+            _ => Err("it is of a later version"),
+        }
+    }
+}
+
+/// What is in a checkpoint.
+#[derive(Clone, Debug)]
+struct Found {
+    shape: Vec<usize>,
+    pieces: Vec<Piece>,
+}
+
+impl Found {
+    /// Collective.
+    #[track_caller]
+    fn read<T: Element>(team: &Team, path: &Path, dimensions: usize) -> Result<Self> {
+        let mine = match team.rank() {
+            0 => Self::read_here::<T>(path, dimensions).map(Some),
+            _ => Ok(None),
+        };
+        let mine = agree(team, mine)?;
+        let mine = mine.map(|found| (found.shape, table(&found.pieces)));
+        let (shape, table): (Vec<usize>, Vec<u8>) = team.broadcast_obj(0, mine.as_ref())?;
+        Ok(Self {
+            shape,
+            pieces: pieces_of(&table),
+        })
+    }
+
+    fn read_here<T: Element>(path: &Path, dimensions: usize) -> Result<Self> {
+        let io = |error: io::Error| failed("reading", path, &error);
+        let wrong = |reason: &str| {
+            let text = format!(
+                "{} is no checkpoint that can be read: {reason}",
+                path.display()
+            );
+            Error::new(ErrorKind::Io, text)
+        };
+        let file = File::open(path).map_err(io)?;
+        let len = file.metadata().map_err(io)?.len();
+        if len < DATA {
+            return Err(wrong("it is cut short"));
+        }
+        let mut start = vec![0; 4096];
+        file.read_exact_at(&mut start, 0).map_err(io)?;
+        let head = Head::parse(&start).map_err(wrong)?;
+        let other = |what: String| {
+            let text = format!("{} has {what}", path.display());
+            Err(Error::new(ErrorKind::InvalidArgument, text))
+        };
+        let (name, size) = (std::any::type_name::<T>(), size_of::<T>() as u64);
+        if (head.element.as_str(), head.size) != (name, size) {
+            return other(format!(
+                "elements of type {} ({} bytes), not {name} ({size} bytes)",
+                head.element, head.size
+            ));
+        }
+        if head.little_endian != cfg!(target_endian = "little") {
+            return other("numbers in the byte order of another processor".into());
+        }
+        if head.shape.len() != dimensions {
+            return other(format!(
+                "an array of {} dimensions, not {dimensions}",
+                head.shape.len()
+            ));
+        }
+        let sense = "its numbers make no sense";
+        let count = head
+            .shape
+            .iter()
+            .try_fold(1_u64, |all, &len| all.checked_mul(len));
+        let data = count
+            .and_then(|count| count.checked_mul(size))
+            .ok_or(wrong(sense))?;
+        let table_len = head.pieces.checked_mul(ENTRY as u64).ok_or(wrong(sense))?;
+        let whole = (DATA + 4)
+            .checked_add(data)
+            .and_then(|len| len.checked_add(table_len));
+        if whole != Some(len) {
+            return Err(wrong(
+                "its length is not what it says: it is cut short or goes on",
+            ));
+        }
+        let mut table = vec![0; usize::try_from(table_len + 4).unwrap_or(0)];
+        file.read_exact_at(&mut table, DATA + data).map_err(io)?;
+        let Some((table, checksum)) = table.split_last_chunk::<4>() else {
+            return Err(wrong(sense));
+        };
+        if crc32c::crc32c(table) != u32::from_le_bytes(*checksum) {
+            return Err(wrong("its table of checksums is damaged"));
+        }
+        let pieces = pieces_of(table);
+        let total = pieces
+            .iter()
+            .try_fold(0_u64, |all, piece| all.checked_add(piece.count));
+        if total != count {
+            return Err(wrong(sense));
+        }
+        let shape = head
+            .shape
+            .iter()
+            .map(|&len| usize::try_from(len).unwrap_or(usize::MAX));
+        Ok(Self {
+            shape: shape.collect(),
+            pieces,
+        })
+    }
+}
+
+fn pieces_of(table: &[u8]) -> Vec<Piece> {
+    let piece = |entry: &[u8; ENTRY]| {
+        let (count, checksum) = entry.split_at(8);
+        Piece {
+            count: count.try_into().map_or(0, u64::from_le_bytes),
+            checksum: checksum.try_into().map_or(0, u32::from_le_bytes),
+        }
+    };
+    table.as_chunks::<ENTRY>().0.iter().map(piece).collect()
+}

@@ -1,0 +1,419 @@
+//! Arrays in files: numpy reads what is written and the other way round, other numbers of ranks,
+//! any distribution, and files that cannot be read or written.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "test numbers are small"
+)]
+
+mod model;
+
+use model::{Case, Random, Value, everywhere, indices};
+use pgas::testing::on_ranks;
+use pgas::{Dist, ErrorKind, GlobalArray, Order, Transfer, World};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A folder of its own for a test, the same for all its ranks, removed by the process that made it.
+struct Folder(PathBuf, bool);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        // The ranks are told where the test's own process made it.
+        const VARIABLE: &str = "FILES_TEST_FOLDER";
+        if let Some(path) = std::env::var_os(VARIABLE) {
+            return Self(path.into(), false);
+        }
+        let path = std::env::temp_dir().join(format!("pgas-files-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        #[expect(
+            unsafe_code,
+            reason = "one thread: nobody else looks at the environment"
+        )]
+        // SAFETY: tests of this file run in processes of their own, before any thread is started.
+        unsafe {
+            std::env::set_var(VARIABLE, &path);
+        }
+        Self(path, true)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.1 {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+}
+
+fn python(script: &str) -> String {
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", script])
+        .output()
+        .expect("python3 with numpy is needed: apt-get install python3-numpy");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn only_file(path: &Path) {
+    let folder = std::fs::read_dir(path.parent().unwrap()).unwrap();
+    let names: Vec<_> = folder.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        names
+            .iter()
+            .all(|name| !name.to_string_lossy().contains(".part")),
+        "{names:?}"
+    );
+}
+
+fn same<T: Value, const D: usize>(
+    a: &GlobalArray<T, D>,
+    b: &GlobalArray<T, D>,
+) -> pgas::Result<()> {
+    let all = indices(a.shape());
+    assert_eq!(a.gather(&all)?, b.gather(&all)?);
+    a.flush()
+}
+
+fn round_trips<T: Value + pgas::Numpy, const D: usize>(
+    world: &World,
+    folder: &Folder,
+    random: &mut Random,
+) -> pgas::Result<()> {
+    let case = Case::<D>::random(random, world.size(), 12);
+    let mut array = case.filled::<T>(world, 3)?;
+    let path = folder.file("array");
+    for order in [Order::C, Order::Fortran] {
+        let transfer = Transfer::new().order(order);
+        array.save_npy_with(&path, &transfer)?;
+        same(&array, &GlobalArray::<T, D>::load_npy(world, &path)?)?;
+        let mut again = case.filled::<T>(world, 8)?;
+        again.read_npy(&path)?;
+        same(&array, &again)?;
+        array.save_raw_with(&path, &transfer)?;
+        let mut again = case.filled::<T>(world, 8)?;
+        again.load_raw_with(&path, 0, &transfer)?;
+        same(&array, &again)?;
+    }
+    array.checkpoint(&path)?;
+    same(&array, &GlobalArray::<T, D>::restore(world, &path)?)?;
+    let mut again = case.filled::<T>(world, 8)?;
+    again.read_checkpoint(&path)?;
+    same(&array, &again)?;
+    only_file(&path);
+    world.barrier()
+}
+
+#[test]
+fn any_distribution_and_type() {
+    let folder = Folder::new("round-trips");
+    everywhere(4, |world| {
+        let mut random = Random(1);
+        for _ in 0..6 {
+            round_trips::<u32, 1>(world, &folder, &mut random)?;
+            round_trips::<f64, 2>(world, &folder, &mut random)?;
+            round_trips::<bool, 2>(world, &folder, &mut random)?;
+            round_trips::<i64, 3>(world, &folder, &mut random)?;
+        }
+        Ok(())
+    });
+}
+
+/// Three files by numpy, three for it.
+#[test]
+fn numpy_reads_and_writes_the_same() {
+    let folder = Folder::new("numpy");
+    let at = |name: &str| folder.file(name).display().to_string();
+    python(&format!(
+        "import numpy as np\n\
+         a = np.arange(7 * 5, dtype='f8').reshape(7, 5)\n\
+         np.save({:?}, a)\n\
+         np.save({:?}, np.asfortranarray(a))\n\
+         np.save({:?}, a.astype('>f8'))\n\
+         np.save({:?}, np.arange(100) % 3 == 0)\n\
+         np.save({:?}, np.zeros(3, dtype='f4,i4'))\n",
+        at("c.npy"),
+        at("fortran.npy"),
+        at("big.npy"),
+        at("bool.npy"),
+        at("records.npy")
+    ));
+    on_ranks(3, |world| {
+        for name in ["c.npy", "fortran.npy", "big.npy"] {
+            let array = GlobalArray::<f64, 2>::load_npy(world, folder.file(name))?;
+            let right = (0..35).map(f64::from);
+            assert!(
+                array.gather(&indices([7, 5]))?.into_iter().eq(right),
+                "{name}"
+            );
+        }
+        let array = GlobalArray::<bool>::load_npy(world, folder.file("bool.npy"))?;
+        assert!((0..100).all(|k| array.get(k).unwrap() == (k % 3 == 0)));
+        let error = GlobalArray::<f64>::load_npy(world, folder.file("records.npy")).unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Io && error.to_string().contains("records"),
+            "{error}"
+        );
+        let error = GlobalArray::<f32, 2>::load_npy(world, folder.file("c.npy")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(
+            error.to_string().contains("<f8") && error.to_string().contains("f32"),
+            "{error}"
+        );
+        let error = GlobalArray::<f64>::load_npy(world, folder.file("c.npy")).unwrap_err();
+        assert!(error.to_string().contains("2 dimensions, not 1"), "{error}");
+        let mut other = GlobalArray::<f64, 2>::new(world, [5, 7])?;
+        let error = other.read_npy(folder.file("c.npy")).unwrap_err();
+        assert!(error.to_string().contains("[7, 5], not [5, 7]"), "{error}");
+
+        let mut plane =
+            GlobalArray::<i32, 2>::from_fn(world, [6, 4], |[i, j]| (i * 10 + j) as i32)?;
+        plane.save_npy(folder.file("ours.npy"))?;
+        let fortran = Transfer::new().order(Order::Fortran);
+        plane.save_npy_with(folder.file("ours-fortran.npy"), &fortran)?;
+        GlobalArray::<bool>::from_fn(world, 9, |k| k == 4)?
+            .save_npy(folder.file("ours-bool.npy"))?;
+        GlobalArray::<u8>::new(world, 0)?.save_npy(folder.file("nothing.npy"))
+    });
+    let said = python(&format!(
+        "import numpy as np\n\
+         r = [[i * 10 + j for j in range(4)] for i in range(6)]\n\
+         a, b = np.load({:?}), np.load({:?})\n\
+         print(a.dtype, (a == r).all(), (b == r).all(), b.flags.f_contiguous)\n\
+         print(np.load({:?}).nonzero()[0], np.load({:?}).shape)\n",
+        at("ours.npy"),
+        at("ours-fortran.npy"),
+        at("ours-bool.npy"),
+        at("nothing.npy")
+    ));
+    assert_eq!(said, "int32 True True True\n[4] (0,)\n");
+}
+
+/// Ranks with 3, 4, 0 and 2 rows write; 3 ranks and 1 rank read. Then two elements, and none.
+#[test]
+fn empty_ranks_and_other_numbers_of_ranks() {
+    let folder = Folder::new("uneven");
+    let value = |k: usize| k as f32 * 0.5;
+    on_ranks(4, |world| {
+        let mut rows = GlobalArray::<f32, 2>::builder(world, [9, 1000])
+            .dist([Dist::Irregular(vec![3, 4, 0, 2]), Dist::Whole])
+            .from_fn(|[i, j]| value(i * 1000 + j))?;
+        rows.save_raw(folder.file("rows"))?;
+        rows.checkpoint(folder.file("rows.checkpoint"))?;
+        for len in [2, 0] {
+            let mut few = GlobalArray::<f32>::from_fn(world, len, value)?;
+            few.save_raw(folder.file(&format!("{len}")))?;
+            few.checkpoint(folder.file(&format!("{len}.checkpoint")))?;
+        }
+        // Over a longer file.
+        let longer = folder.file("longer");
+        if world.rank() == 0 {
+            std::fs::write(&longer, vec![7; 100_000]).unwrap();
+        }
+        world.barrier()?;
+        GlobalArray::<f32>::from_fn(world, 5, value)?.save_raw(&longer)
+    });
+    let bytes = |len: usize| -> Vec<u8> { (0..len).flat_map(|k| value(k).to_ne_bytes()).collect() };
+    if folder.1 {
+        for (name, len) in [("rows", 9_000), ("2", 2), ("0", 0), ("longer", 5)] {
+            assert_eq!(
+                std::fs::read(folder.file(name)).unwrap(),
+                bytes(len),
+                "{name}"
+            );
+        }
+    }
+    for ranks in [3, 1] {
+        on_ranks(ranks, |world| {
+            let mut rows = GlobalArray::<f32, 2>::new(world, [9, 1000])?;
+            rows.load_raw(folder.file("rows"), 0)?;
+            let again = GlobalArray::<f32, 2>::restore(world, folder.file("rows.checkpoint"))?;
+            for array in [&rows, &again] {
+                let all = array.gather(&indices([9, 1000]))?;
+                assert!(all.into_iter().eq((0..9_000).map(value)));
+            }
+            world.barrier()?;
+            for len in [2, 0] {
+                let path = folder.file(&format!("{len}.checkpoint"));
+                let few = GlobalArray::<f32>::restore(world, path)?;
+                assert!(few.get_range(0..len)?.into_iter().eq((0..len).map(value)));
+            }
+            // The second half alone.
+            let mut half = GlobalArray::<f32>::new(world, 4_500)?;
+            half.load_raw(folder.file("rows"), 18_000)?;
+            assert_eq!(half.get(7)?, value(4_507));
+            world.barrier()
+        });
+    }
+}
+
+/// More than 2 GiB, nearly all of it a hole.
+#[test]
+fn offsets_beyond_two_gigabytes() {
+    let folder = Folder::new("sparse");
+    on_ranks(2, |world| {
+        let path = folder.file("sparse");
+        const HOLE: u64 = 5 << 30;
+        if world.rank() == 0 {
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_len(HOLE).unwrap();
+            let values: Vec<u8> = (0..100_u64).flat_map(u64::to_ne_bytes).collect();
+            std::os::unix::fs::FileExt::write_all_at(&file, &values, HOLE).unwrap();
+        }
+        world.barrier()?;
+        let mut array = GlobalArray::<u64>::new(world, 100)?;
+        array.load_raw(&path, HOLE)?;
+        assert!(array.get_range(0..100)?.into_iter().eq(0..100));
+        world.barrier()
+    });
+}
+
+#[test]
+fn what_fails_on_one_rank_fails_on_all() {
+    let folder = Folder::new("failures");
+    on_ranks(3, |world| {
+        let mut array = GlobalArray::<u64>::from_fn(world, 1000, |k| k as u64)?;
+        let path = folder.file("array.npy");
+        let missing = folder.file("no such folder/array.npy");
+        let refused = |error: pgas::Error, word: &str| {
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+            assert!(error.to_string().contains(word), "{error}");
+        };
+        refused(array.save_npy(&missing).unwrap_err(), "no such folder");
+        refused(array.checkpoint(&missing).unwrap_err(), "no such folder");
+        refused(array.load_raw(&missing, 0).unwrap_err(), "No such file");
+        // Another path on one rank, which cannot be written there.
+        let mine = if world.rank() == 2 { &missing } else { &path };
+        refused(
+            array.save_raw(mine).unwrap_err(),
+            "rank 2".trim_start_matches(if world.rank() == 2 { "rank 2" } else { "" }),
+        );
+        array.save_npy(&path)?;
+        let change = |change: &dyn Fn(&mut Vec<u8>)| {
+            world.barrier().unwrap();
+            if world.rank() == 0 {
+                let mut bytes = std::fs::read(&path).unwrap();
+                change(&mut bytes);
+                std::fs::write(&path, bytes).unwrap();
+            }
+            world.barrier().unwrap();
+        };
+        change(&|bytes| bytes.truncate(bytes.len() - 1));
+        refused(
+            GlobalArray::<u64>::load_npy(world, &path).unwrap_err(),
+            "cut short",
+        );
+        change(&|bytes| bytes[3] = b'x');
+        refused(
+            GlobalArray::<u64>::load_npy(world, &path).unwrap_err(),
+            "no .npy file",
+        );
+        // A bool that is none.
+        let mut flags = GlobalArray::<bool>::from_fn(world, 1000, |k| k % 2 == 0)?;
+        flags.save_raw(&path)?;
+        change(&|bytes| bytes[999] = 7);
+        let error = flags.load_raw(&path, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
+        // A checkpoint, one bit of which is not what it was.
+        array.checkpoint(&path)?;
+        for at in [5, 20, 4096 + 4000, 4096 + 8000 + 3] {
+            array.checkpoint(&path)?;
+            change(&|bytes| bytes[at] ^= 4);
+            let error = GlobalArray::<u64>::restore(world, &path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io, "{at}: {error}");
+        }
+        array.checkpoint(&path)?;
+        change(&|bytes| bytes.push(0));
+        refused(
+            GlobalArray::<u64>::restore(world, &path).unwrap_err(),
+            "goes on",
+        );
+        array.checkpoint(&path)?;
+        let error = GlobalArray::<i64>::restore(world, &path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        let error = GlobalArray::<u64, 2>::restore(world, &path).unwrap_err();
+        assert!(error.to_string().contains("1 dimensions, not 2"), "{error}");
+        // Nothing of all that is left of the array.
+        assert!(array.get_range(0..1000)?.into_iter().eq(0..1000));
+        only_file(&path);
+        world.barrier()
+    });
+}
+
+/// A disk of 1 MiB: what was there stays there.
+#[test]
+fn a_full_disk() {
+    let folder = Folder::new("full");
+    let disk = folder.file("disk");
+    if folder.1 {
+        std::fs::create_dir_all(&disk).unwrap();
+    }
+    // In a mount namespace of this test alone, which its ranks are started in.
+    let inside = "FILES_TEST_FULL_DISK";
+    if std::env::var_os(inside).is_none() && folder.1 {
+        let as_root: &[&str] = match rustix::process::geteuid().is_root() {
+            true => &[],
+            false => &["--user", "--map-root-user"],
+        };
+        let output = Command::new("unshare")
+            .args(as_root)
+            .args(["--mount", "--", "sh", "-c"])
+            .arg("mount -t tmpfs -o size=1m none \"$0\" && exec \"$@\"")
+            .arg(&disk)
+            .arg(std::env::current_exe().unwrap())
+            .args(["a_full_disk", "--exact", "--nocapture", "--test-threads=1"])
+            .env(inside, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return;
+    }
+    on_ranks(2, |world| {
+        let path = folder.file("disk/array");
+        let mut small = GlobalArray::<u64>::from_fn(world, 1000, |k| k as u64)?;
+        small.checkpoint(&path)?;
+        let mut large = GlobalArray::<u64>::from_fn(world, 1 << 20, |k| k as u64)?;
+        for error in [large.checkpoint(&path), large.save_npy(&path)] {
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+            assert!(error.to_string().contains("No space left"), "{error}");
+        }
+        only_file(&path);
+        same(&small, &GlobalArray::<u64>::restore(world, &path)?)
+    });
+}
+
+#[test]
+fn progress_is_told() {
+    let folder = Folder::new("progress");
+    on_ranks(2, |world| {
+        let last = Arc::new(AtomicU64::new(u64::MAX));
+        let seen = last.clone();
+        let transfer = Transfer::new().progress(move |done, total| {
+            let before = seen.swap(done, Ordering::Relaxed);
+            assert!(done == 0 || done > before && done <= total);
+        });
+        let mut array = GlobalArray::<u64>::new(world, 5_000_000)?;
+        let mine = array.local_range().len() as u64 * 8;
+        array.save_npy_with(folder.file("a"), &transfer)?;
+        assert_eq!(last.load(Ordering::Relaxed), mine);
+        array.read_npy_with(folder.file("a"), &transfer)?;
+        assert_eq!(last.load(Ordering::Relaxed), mine);
+        array.checkpoint_with(folder.file("a"), &transfer)?;
+        assert_eq!(last.load(Ordering::Relaxed), mine);
+        Ok(())
+    });
+}
