@@ -23,6 +23,7 @@ mod rivals;
 mod stencil;
 mod steps;
 mod table;
+mod whole;
 
 use clap::Parser;
 use rivals::{Rivals, Start};
@@ -44,7 +45,7 @@ struct Options {
     /// Rounds; the table shows their medians [default: 5, or 1 with --quick].
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only these parts: memory, batch, stencil, tcp, batch-tcp, barrier2, barrier4, collectives2,
+    /// Only these parts: memory, batch, stencil, tcp, batch-tcp, barrier2, barrier4, whole, collectives2,
     /// collectives8, collectives-tcp, launch.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -129,6 +130,13 @@ const PARTS: &[Part] = &[
         transport: Transport::SharedMemory,
         sections: &["barrier"],
         rivals: &["plain-c", "openshmem", "openmpi", "mpich"],
+    },
+    Part {
+        name: "whole",
+        ranks: 2,
+        transport: Transport::SharedMemory,
+        sections: &["whole"],
+        rivals: &[],
     },
     Part {
         name: "collectives2",

@@ -4,7 +4,7 @@
 use crate::batches::{Batches, SEED, median, nanoseconds, together};
 use crate::limits::{Flags, Segment};
 use crate::loops::{self, Memory, Shard, WORDS, content, xorshift};
-use crate::{batch, collectives, stencil, steps};
+use crate::{batch, collectives, stencil, steps, whole};
 use pgas::{Dist, GlobalArray, Result, World};
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -31,6 +31,7 @@ pub(crate) fn run(words: &[String]) -> crate::Result<()> {
                 "barrier" => barrier(world, batches)?,
                 "batch" => batch::memory(world, batches)?,
                 "stencil" => stencil::run(world, batches)?,
+                "whole" => whole::run(world, batches)?,
                 "collectives" => collectives::run(world, batches)?,
                 _ if section.starts_with(crate::REMOTE) => {
                     let count = section[crate::REMOTE.len()..].parse();

@@ -7,18 +7,20 @@ use crate::dist::{Dist, block_start};
 use crate::element::Element;
 use crate::error::Result;
 use crate::threads::{self, Threads};
-use crate::world::{Ragged, Team};
+use crate::world::Team;
 use rayon::prelude::*;
 use std::cmp::Ordering;
 
 /// Samples for each rank: with 256 no part is more than a few percent longer than planned.
 const SAMPLES: usize = 256;
+/// So many borders are compared with an element one after another, more by bisection.
+const FEW: usize = 8;
 
 impl<T: Element> GlobalArray<T> {
     /// Sorts the elements in ascending order; equal ones stay in their order.
     ///
     /// Collective, and a [barrier](Team::barrier) at the beginning and the end. Each rank needs room
-    /// for two more copies of its part. Equal elements do no harm: however many there are, they are
+    /// for another copy of its part. Equal elements do no harm: however many there are, they are
     /// divided among the ranks.
     ///
     /// # Errors
@@ -102,15 +104,39 @@ impl<T: Element> GlobalArray<T> {
         let mine = mine.into_iter().next().unwrap_or_default();
         let first = starts[team.rank()];
         let borders = borders(&team, mine, first, (&starts, layout.len()), compare)?;
-        let parts = divide(mine, first, (&borders, team.size()), compare);
-        let got = team.all_to_all_ragged(&parts)?;
-        drop(parts);
-        view.close()?;
-        // From rank after rank, so equal elements are in their order.
-        let mut got = got.into_values();
-        sort_here(threads, &mut got, compare, stable);
-        let start = team.exscan(got.len(), crate::Op::Sum)?.unwrap_or(0);
-        let put = self.put_range(start, &got);
+        let (mut parts, counts) = divide(mine, first, (&borders, team.size()), compare);
+        // By rank that gives, and by rank that gets.
+        let all = team.all_gather_slice(&counts)?;
+        view.close()?; // All have their elements elsewhere.
+        let count = |from: usize, to: usize| all[from * team.size() + to];
+        let start_of = |to: usize| -> usize {
+            let before = (0..to).flat_map(|to| (0..team.size()).map(move |from| (from, to)));
+            before.map(|(from, to)| count(from, to)).sum()
+        };
+        // What a rank gets lies where it is going to be, or nearly: rank after rank, so equal elements
+        // are in their order. Each rank begins with the one after it, so that not all write to one.
+        let at = |to: usize| counts[..to].iter().sum::<usize>();
+        let mut put = Ok(());
+        for step in 1..=team.size() {
+            let to = (team.rank() + step) % team.size();
+            let before: usize = (0..team.rank()).map(|from| count(from, to)).sum();
+            let part = &parts[at(to)..at(to) + counts[to]];
+            put = put.and_then(|()| self.put_range(start_of(to) + before, part));
+        }
+        team.barrier()?;
+        put?;
+        let start = start_of(team.rank());
+        let len = start_of(team.rank() + 1) - start;
+        match parts.first().copied() {
+            // The same memory, which is mapped already.
+            Some(filler) => {
+                parts.resize(len, filler);
+                self.get_into(start, &mut parts)?;
+            }
+            None => parts = self.get_range(start..start + len)?,
+        }
+        sort_here(threads, &mut parts, compare, stable);
+        let put = self.put_range(start, &parts);
         team.barrier()?;
         put
     }
@@ -186,21 +212,53 @@ fn borders<T: Element>(
     Ok(starts[1..].iter().map_while(border).collect())
 }
 
-/// `mine` as rows for the ranks, in the order it has.
+/// `mine`, ordered by the ranks that are to have it, and how many for each; for one rank in the order
+/// it has.
 fn divide<T: Element>(
     mine: &[T],
     first: usize,
     (borders, ranks): (&[(T, usize)], usize),
     compare: &impl Fn(&T, &T) -> Ordering,
-) -> Ragged<T> {
-    let mut rows: Vec<Vec<T>> = Vec::new();
-    let expected = mine.len() / ranks;
-    rows.resize_with(ranks, || Vec::with_capacity(expected + expected / 8));
-    for (place, value) in mine.iter().enumerate() {
+) -> (Vec<T>, Vec<usize>) {
+    let rank_of = |place: usize, value: &T| {
         let place = first + place;
-        let before =
+        let behind =
             |(border, at): &(T, usize)| compare(border, value).then(at.cmp(&place)).is_le();
-        rows[borders.partition_point(before)].push(*value);
+        if borders.len() <= FEW {
+            // Without branches, which nobody could predict.
+            borders
+                .iter()
+                .map(|border| usize::from(behind(border)))
+                .sum()
+        } else {
+            borders.partition_point(behind)
+        }
+    };
+    // First whose each is, then each to its place.
+    let mut counts = vec![0_usize; ranks];
+    let ranks_of: Vec<u32> = mine
+        .iter()
+        .enumerate()
+        .map(|(place, value)| {
+            let rank = rank_of(place, value);
+            counts[rank] += 1;
+            // Ranks are below 2^17.
+            u32::try_from(rank).unwrap_or(u32::MAX)
+        })
+        .collect();
+    let mut next: Vec<usize> = counts
+        .iter()
+        .scan(0, |end, count| {
+            let start = *end;
+            *end += count;
+            Some(start)
+        })
+        .collect();
+    let mut parts = mine.to_vec();
+    for (value, rank) in mine.iter().zip(ranks_of) {
+        let next = &mut next[rank as usize];
+        parts[*next] = *value;
+        *next += 1;
     }
-    rows.into_iter().collect()
+    (parts, counts)
 }
