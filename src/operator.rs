@@ -50,7 +50,7 @@ impl<T: Number> Combine<T> for Op {}
 impl<T: AtomicBits> Combine<T> for BitOp {}
 impl<T, F: Fn(T, T) -> T> Combine<T> for F {}
 
-/// Integers and floats: what [`Op`] reduces.
+/// Integers and floats, [`half::f16`] and [`half::bf16`] among them: what [`Op`] reduces.
 pub trait Number: Element + sealed::Reduce {}
 
 pub(crate) mod sealed {
@@ -233,7 +233,7 @@ macro_rules! floats {
         }
     )*};
 }
-floats!(f32, f64);
+floats!(f32, f64, half::f16, half::bf16);
 
 #[cfg(test)]
 mod tests {

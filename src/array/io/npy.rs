@@ -8,12 +8,15 @@ use crate::array::GlobalArray;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::Team;
+use half::f16;
+use num_complex::Complex;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Types that numpy has, too: integers of 1 to 8 bytes, `f32`, `f64` and `bool`.
+/// Types that numpy has, too: integers of 1 to 8 bytes, `f16`, `f32`, `f64`, complex numbers of the last
+/// two, and `bool`.
 pub trait Numpy: Element + sealed::Numpy {}
 
 pub(crate) mod sealed {
@@ -26,26 +29,29 @@ pub(crate) mod sealed {
 }
 
 macro_rules! numpy {
-    ($($type:ty: $name:literal)*) => {$(
+    ($($type:ty: $name:literal of $part:ty)*) => {$(
         impl Numpy for $type {}
         impl sealed::Numpy for $type {
             const NAME: &'static str = $name;
-            const PART: usize = size_of::<$type>();
+            const PART: usize = size_of::<$part>();
         }
     )*};
 }
 numpy! {
-    i8: "i1"
-    u8: "u1"
-    i16: "i2"
-    u16: "u2"
-    i32: "i4"
-    u32: "u4"
-    i64: "i8"
-    u64: "u8"
-    f32: "f4"
-    f64: "f8"
-    bool: "b1"
+    i8: "i1" of i8
+    u8: "u1" of u8
+    i16: "i2" of i16
+    u16: "u2" of u16
+    i32: "i4" of i32
+    u32: "u4" of u32
+    i64: "i8" of i64
+    u64: "u8" of u64
+    f16: "f2" of f16
+    f32: "f4" of f32
+    f64: "f8" of f64
+    bool: "b1" of bool
+    Complex<f32>: "c8" of f32
+    Complex<f64>: "c16" of f64
 }
 
 const MAGIC: &[u8] = b"\x93NUMPY";
