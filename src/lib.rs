@@ -57,6 +57,8 @@ mod wait;
 mod window;
 mod world;
 
+#[cfg(feature = "zarr")]
+pub use array::Zarr;
 pub use array::{
     ArrayIndex, AtomicsView, Boundary, Builder, Exchange, GlobalArray, Iter, LocalView, Numpy,
     Order, Owned, ReadView, Real, Scope, Transfer, Updates,

@@ -19,6 +19,7 @@ mod races;
 mod range;
 mod remote;
 mod request;
+mod rows;
 mod section;
 mod update;
 
@@ -27,6 +28,8 @@ pub use atomic::AtomicsView;
 pub use build::{Boundary, Builder};
 pub use halo::Exchange;
 pub use index::{ArrayIndex, Owned};
+#[cfg(feature = "zarr")]
+pub use io::Zarr;
 pub use io::{Numpy, Order, Transfer};
 pub use modes::{LocalView, ReadView};
 pub use request::Scope;

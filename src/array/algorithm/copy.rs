@@ -1,6 +1,6 @@
 //! Elements on their way to where another distribution, or another order, wants them.
 
-use super::rows::{rows, rows_mut};
+use crate::array::rows::{rows, rows_mut};
 use crate::array::{GlobalArray, LocalView};
 use crate::dist::{Dist, Slice};
 use crate::element::{self, Element};

@@ -1,7 +1,7 @@
 //! Vectors and matrices.
 
-use super::rows::rows;
 use crate::array::GlobalArray;
+use crate::array::rows::rows;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operator::{Number, Op};
 use crate::threads;

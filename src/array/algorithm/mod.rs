@@ -7,7 +7,6 @@ mod copy;
 mod iter;
 mod linear;
 mod reduce;
-mod rows;
 mod scan;
 mod select;
 mod sort;
@@ -15,12 +14,12 @@ mod sort;
 pub use iter::Iter;
 pub use linear::Real;
 
+use super::rows::{rows, rows_mut};
 use super::{Boundary, GlobalArray};
 use crate::element::{self, Element};
 use crate::error::Result;
 use crate::threads;
 use crate::world::Team;
-use rows::{rows, rows_mut};
 
 impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// The team whose ranks hold it.

@@ -1,6 +1,6 @@
 //! What all elements of an array make together.
 
-use super::rows::rows;
+use crate::array::rows::rows;
 use crate::array::{GlobalArray, ReadView, index_at};
 use crate::dist::Slice;
 use crate::element::Element;

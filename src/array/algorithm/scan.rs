@@ -1,6 +1,7 @@
 //! Prefixes: each element combined with all before it.
 
 use crate::array::GlobalArray;
+use crate::array::rows::rows_mut;
 use crate::dist::Dist;
 use crate::element::Element;
 use crate::error::Result;
@@ -42,7 +43,7 @@ impl<T: Element> GlobalArray<T> {
         let threads = threads::of(self.window.core())?;
         let layout = self.layout.clone();
         let mut view = self.local()?;
-        let rows = super::rows_mut(&layout, team.rank(), &mut view, false);
+        let rows = rows_mut(&layout, team.rank(), &mut view, false);
         let mine = rows.into_iter().next().unwrap_or_default();
         let totals = threads.pieces(&[&*mine], |piece| total(op, piece));
         let totals: Vec<T> = totals.into_iter().flatten().collect();

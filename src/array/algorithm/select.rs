@@ -1,7 +1,7 @@
 //! Elements by what they are: how many of each kind, and those of one kind.
 
-use super::rows::rows;
 use crate::array::GlobalArray;
+use crate::array::rows::rows;
 use crate::dist::Dist;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};

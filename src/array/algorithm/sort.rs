@@ -1,8 +1,8 @@
 //! Sorting, by samples: all ranks agree on what separates their parts, give each other what
 //! belongs there, and each sorts what it got.
 
-use super::rows::{rows, rows_mut};
 use crate::array::GlobalArray;
+use crate::array::rows::{rows, rows_mut};
 use crate::dist::{Dist, block_start};
 use crate::element::Element;
 use crate::error::Result;

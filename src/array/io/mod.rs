@@ -8,8 +8,12 @@ mod checkpoint;
 mod npy;
 mod raw;
 mod runs;
+#[cfg(feature = "zarr")]
+mod zarr;
 
 pub use npy::Numpy;
+#[cfg(feature = "zarr")]
+pub use zarr::Zarr;
 
 use super::{GlobalArray, index_at};
 use crate::dist::Slice;
