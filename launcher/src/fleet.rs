@@ -148,8 +148,9 @@ impl Fleet {
         Ok(())
     }
 
-    pub(crate) fn flush(&mut self) {
-        self.agents.flush();
+    /// Before this process stops: sends what it can. What was not heard by the time it goes on does not count.
+    pub(crate) fn suspend(&mut self) {
+        self.agents.suspend();
     }
 
     /// Whether no host has anything left to say.

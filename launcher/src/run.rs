@@ -379,7 +379,7 @@ impl Engine {
                 self.end_at(host, exit::LAUNCHER, reason);
             }
             FromAgent::Started { rank, pid, bound } => {
-                self.notice(|| format!("rank {rank}: started on {name} as process {pid}"));
+                self.notice(|| format!("rank {rank}: started as process {pid} on host {name}"));
                 if let Some(bound) = bound {
                     self.binding(&bound_to(rank, &name, &bound));
                 }
@@ -534,7 +534,7 @@ impl Engine {
                 Command::Suspend => {
                     self.signal_all(libc::SIGTSTP);
                     if let Some(fleet) = &mut self.fleet {
-                        fleet.flush();
+                        fleet.suspend();
                     }
                     // If it does not stop, it goes on.
                     let _ = unix::kill_process(unix::getpid(), Signal::STOP);

@@ -221,7 +221,7 @@ impl Link {
         self.heard.is_none_or(|heard| now < heard + self.limit)
     }
 
-    /// The other side will be stopped: its silence means nothing until it is heard again.
+    /// One of both sides will be stopped: silence means nothing until the other is heard again.
     pub(crate) fn expect_silence(&mut self) {
         self.heard = None;
     }

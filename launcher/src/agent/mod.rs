@@ -429,6 +429,12 @@ impl Agent {
     }
 
     fn handle(&mut self, ready: &[Token]) -> Result<()> {
+        // What a rank has printed before it sends a message goes before that message.
+        for &token in ready {
+            if let Token::Pipe(index, stream) = token {
+                self.read(index, stream)?;
+            }
+        }
         let mut up = Vec::new();
         for &token in ready {
             match token {
@@ -455,12 +461,8 @@ impl Agent {
                 self.look(index)?;
             }
         }
-        for &token in ready {
-            match token {
-                Token::Pipe(index, stream) => self.read(index, stream)?,
-                Token::Input => self.feed()?,
-                _ => {}
-            }
+        if ready.contains(&Token::Input) {
+            self.feed()?;
         }
         if self
             .feed

@@ -101,10 +101,11 @@ impl Agents {
         }
     }
 
-    /// Sends what waits, as far as it fits.
-    pub(crate) fn flush(&mut self) {
+    /// See `Fleet::suspend`.
+    pub(crate) fn suspend(&mut self) {
         for agent in &mut self.list {
             agent.link.flush();
+            agent.link.expect_silence();
         }
     }
 
