@@ -144,34 +144,38 @@ pub fn place(hosts: &[Host], ranks: Option<u32>, map: Map) -> Result<Vec<Place>>
             hosts.len()
         )));
     }
-    let mut places: Vec<Place> = Vec::new();
-    let mut counts = vec![0_u64; hosts.len()];
-    let (rounds, mut left) = (ranks / slots, ranks % slots);
-    for (count, host) in counts.iter_mut().zip(hosts) {
-        let more = left.min(u64::from(host.slots));
-        left -= more;
-        *count = rounds * u64::from(host.slots) + more;
-    }
-    for host in hosts {
-        let (host, ranks) = (host.name.clone(), Vec::new());
-        places.push(Place { host, ranks });
-    }
-    let mut next = 0;
+    let empty = |host: &Host| Place {
+        host: host.name.clone(),
+        ranks: Vec::new(),
+    };
+    let mut places: Vec<Place> = hosts.iter().map(empty).collect();
+    let ranks = u32::try_from(ranks).unwrap_or(MAX_RANKS);
     match map {
         Map::Slot => {
-            for (place, count) in places.iter_mut().zip(counts) {
-                place.ranks = (next..).take(usize::try_from(count).unwrap_or(0)).collect();
-                next += u32::try_from(count).unwrap_or(0);
+            let (rounds, mut left) = (u64::from(ranks) / slots, u64::from(ranks) % slots);
+            let mut next = 0;
+            for (place, host) in places.iter_mut().zip(hosts) {
+                let more = left.min(u64::from(host.slots));
+                left -= more;
+                let count = rounds * u64::from(host.slots) + more;
+                let end = next + u32::try_from(count).unwrap_or(MAX_RANKS);
+                place.ranks = (next..end).collect();
+                next = end;
             }
         }
         Map::Node => {
-            while counts.iter().any(|&count| count > 0) {
-                let open = places.iter_mut().zip(&mut counts);
-                for (place, count) in open.filter(|(_, count)| **count > 0) {
-                    *count -= 1;
-                    place.ranks.push(next);
-                    next += 1;
+            let mut next = 0..ranks;
+            // How often all slots may have been used.
+            let mut rounds = 1;
+            while !next.is_empty() {
+                let mut full = true;
+                for (place, host) in places.iter_mut().zip(hosts) {
+                    if (place.ranks.len() as u64) < rounds * u64::from(host.slots) {
+                        place.ranks.extend(next.next());
+                        full = false;
+                    }
                 }
+                rounds += u64::from(full);
             }
         }
     }
@@ -273,10 +277,17 @@ mod tests {
             [is("a", &[0, 2]), is("b", &[1])]
         );
         assert_eq!(dealt(&two, Some(2), Map::Slot), [is("a", &[0, 1])]);
-        assert_eq!(dealt(&two, Some(2), Map::Node), [is("a", &[0, 1])]);
+        assert_eq!(
+            dealt(&two, Some(2), Map::Node),
+            [is("a", &[0]), is("b", &[1])]
+        );
         assert_eq!(
             dealt(&two, Some(7), Map::Slot),
             [is("a", &[0, 1, 2, 3, 4]), is("b", &[5, 6])]
+        );
+        assert_eq!(
+            dealt(&two, Some(7), Map::Node),
+            [is("a", &[0, 2, 3, 5, 6]), is("b", &[1, 4])]
         );
         assert!(place(&[], None, Map::Slot).is_err());
         assert!(place(&hosts(&two), Some(0), Map::Slot).is_err());
