@@ -27,6 +27,8 @@ mod door;
 mod error;
 mod exec;
 mod fleet;
+#[cfg(test)]
+mod fuzz;
 pub mod hosts;
 mod input;
 mod job;
