@@ -59,7 +59,8 @@ fn output(command: &mut Command) -> (Option<i32>, String) {
 #[ignore = "needs the rig"]
 fn arrays_work() {
     let rig = up();
-    for options in [&[][..], &["--net", "eth0"], &["--map", "node"]] {
+    let six = ["-x", "UCX_TCP_AF_PRIO=inet6"];
+    for options in [&[][..], &["--net", "eth0"], &["--map", "node"], &six] {
         let what = if options.len() == 2 && options[0] == "--map" {
             "turns"
         } else {

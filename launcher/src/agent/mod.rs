@@ -4,7 +4,7 @@
 //! launcher ── ssh ── agent ── local socket, pipes ── ranks
 //!                      └───── ssh ── agent ── …
 //! ```
-//! An agent decides nothing. Its standard input and output are the channel ([`link`]); when that ends, so does everything
+//! An agent decides nothing. Its standard input and output are the channel (`link`); when that ends, so does everything
 //! that it has started. If the agent itself is killed, its ranks die with it and its keeper ends the rest.
 
 pub(crate) mod link;
