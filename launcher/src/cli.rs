@@ -77,6 +77,11 @@ pub(crate) struct Cli {
     #[arg(short, long)]
     verbose: bool,
 
+    /// At the end, show what each rank has done, and write PREFIX.json and PREFIX.svg
+    #[arg(long, value_name = "PREFIX", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "ucxrun-stats")]
+    stats: Option<PathBuf>,
+
     /// Say what would be started where, and start nothing
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "text")]
@@ -316,7 +321,10 @@ impl Cli {
             job = job.wrap(words, self.wrap_rank);
         }
         if let Some(timeout) = self.timeout {
-            job = job.timeout(timeout);
+            job = job.timeout(timeout).env(ucxrun::wire::env::WATCH, "1");
+        }
+        if self.stats.is_some() {
+            job = job.env(ucxrun::wire::env::STATS, "1");
         }
         if let Some(directory) = &self.output_dir {
             job = job.output(Output::Files(directory.clone()));
@@ -367,6 +375,16 @@ impl Cli {
             (None, Some(device)) => format!("network: {device} (--net)"),
             (None, None) => "network: chosen by UCX".to_owned(),
         })
+    }
+
+    /// The names of the two files for what the ranks have done.
+    pub(crate) fn stats(&self) -> Option<[PathBuf; 2]> {
+        let prefix = self.stats.as_ref()?;
+        Some([".json", ".svg"].map(|end| {
+            let mut name = prefix.clone().into_os_string();
+            name.push(end);
+            name.into()
+        }))
     }
 
     /// Ranks of the first program.

@@ -2,6 +2,7 @@
 
 mod cli;
 mod signal;
+mod stats;
 mod words;
 
 use std::io::Write;
@@ -65,6 +66,20 @@ fn run(cli: cli::Cli) -> Result<i32, (i32, String)> {
     let control = job.control().map_err(from_library)?;
     signal::handle(control).map_err(|e| own(format!("cannot handle signals: {e}")))?;
     let outcome = job.run().map_err(from_library)?;
+    if let Some([json, svg]) = cli.stats() {
+        let write = |path: &std::path::Path, text: String| {
+            std::fs::write(path, text).map_err(|e| own(format!("{}: {e}", path.display())))
+        };
+        let written = write(&json, stats::json(&outcome.stats))
+            .and_then(|()| write(&svg, stats::svg(&outcome.stats)));
+        say(&format!(
+            "what the ranks have done:\n{}",
+            stats::table(&outcome.stats)
+        ));
+        if outcome.success() {
+            written?;
+        }
+    }
     if !outcome.success() {
         let lines = outcome.doing.iter().map(|line| format!("\n  {line}"));
         say(&format!("{outcome}{}", lines.collect::<String>()));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::wire::exit;
+use crate::wire::{RankStats, exit};
 
 /// How a job ended. `Display` is one line.
 #[derive(Debug, Clone, Default)]
@@ -15,6 +15,8 @@ pub struct Outcome {
     pub failure: Option<Failure>,
     /// What the ranks were doing when the job's time was up, a line each or for several.
     pub doing: Vec<String>,
+    /// What each rank has done, of those that have counted it and left the job.
+    pub stats: Vec<Option<RankStats>>,
     /// With [`Output::Capture`](crate::Output::Capture), what the ranks wrote to their standard output.
     pub stdout: Vec<u8>,
     /// With [`Output::Capture`](crate::Output::Capture), what the ranks wrote to their standard error.

@@ -40,7 +40,7 @@ use crate::process::{Exit, KILLED, Process};
 use crate::rank::Rank;
 use crate::server::{Event, Outgoing, Server, State};
 use crate::watch;
-use crate::wire::{self, ToRank, exit};
+use crate::wire::{self, RankStats, ToRank, exit};
 
 /// How long to look for earlier causes after the first sign of a failure: a survivor may be heard before the victim.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -88,6 +88,8 @@ struct Engine {
     doing: Vec<(Option<String>, Option<String>)>,
     /// The same in words, once time is up.
     late: Vec<String>,
+    /// What ranks have done, if they say so.
+    stats: Vec<Option<RankStats>>,
     timeout: Option<(Instant, Duration)>,
     grace: Duration,
     keep_going: bool,
@@ -198,6 +200,7 @@ impl Engine {
             failure: None,
             doing: vec![(None, None); count],
             late: Vec::new(),
+            stats: vec![None; count],
             timeout: job
                 .timeout
                 .and_then(|time| Some((Instant::now().checked_add(time)?, time))),
@@ -583,6 +586,7 @@ impl Engine {
                     self.ranks[number].lost = true;
                     self.sign(number, false, LOST);
                 }
+                Event::Stats(number, stats) => self.stats[number] = Some(stats),
                 Event::Doing(number, what) => self.doing[number].0 = Some(what),
                 Event::Refused(who) => self.notice(|| format!("refused {who}")),
             }
@@ -965,6 +969,7 @@ impl Engine {
             code,
             failure: self.failure,
             doing,
+            stats: self.stats,
             stdout,
             stderr,
         })

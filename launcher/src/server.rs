@@ -10,7 +10,7 @@ use crate::connection::{Connection, Read};
 use crate::door::{Door, Visit};
 use crate::error::Result;
 use crate::poll::{Token, Waits};
-use crate::wire::{self, ToLauncher, ToRank};
+use crate::wire::{self, RankStats, ToLauncher, ToRank};
 
 /// What ranks have done.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(crate) enum Event {
     Refused(String),
     /// What it is doing.
     Doing(usize, String),
+    /// What it has done.
+    Stats(usize, RankStats),
 }
 
 /// How far a rank has come.
@@ -229,6 +231,7 @@ impl Server {
                 self.events.push_back(Event::Failed(rank, code, message));
             }
             ToLauncher::Doing { what } => self.events.push_back(Event::Doing(rank, what)),
+            ToLauncher::Stats(stats) => self.events.push_back(Event::Stats(rank, stats)),
             ToLauncher::Leave if !left => self.leave(rank),
             ToLauncher::Gather { round, blob } if !left => self.gather(rank, round, blob),
             ToLauncher::WhoIsMissing { round } if !left && round == self.round => {

@@ -27,7 +27,12 @@ pub mod env {
     /// The job's identity: 16 random bytes in hexadecimal.
     pub const JOB: &str = "PGAS_JOB";
 
-    /// All of the above.
+    /// Set if ranks are to count what they do: [`ToLauncher::Stats`](super::ToLauncher::Stats).
+    pub const STATS: &str = "PGAS_STATS";
+    /// Set if ranks are to be ready for [`ToRank::Report`](super::ToRank::Report).
+    pub const WATCH: &str = "PGAS_WATCH";
+
+    /// Those that every rank has.
     pub const ALL: [&str; 7] = [RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CONTROL, SECRET, JOB];
 }
 
@@ -103,6 +108,28 @@ pub enum ToLauncher {
         /// What this rank is doing, in one line.
         what: String,
     },
+    /// What I have done, in all; before [`ToLauncher::Leave`].
+    Stats(RankStats),
+}
+
+/// What a rank has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankStats {
+    /// With each rank that it has had to do with, ascending.
+    pub traffic: Vec<Traffic>,
+    /// Time in waits for other ranks, of all threads together. Waits of less than a microsecond or so do not count.
+    pub waited: std::time::Duration,
+}
+
+/// What a rank has done with the memory of another or its own, and messages that it has sent there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// The other rank.
+    pub rank: u32,
+    /// How many operations; each element of a batch is one, and each section with elements there.
+    pub operations: u64,
+    /// Bytes moved, either way.
+    pub bytes: u64,
 }
 
 /// What the launcher says.

@@ -278,6 +278,38 @@ fn late_ranks_say_what_they_do() {
 }
 
 #[test]
+fn what_ranks_have_done_is_shown_and_written() {
+    let scratch = Scratch::new("stats");
+    let prefix = scratch.0.join("job.of.mine");
+    let option = format!("--stats={}", prefix.display());
+    let ended = run(&mut ucxrun_script(&[&option], 3, "join gather:8 leave"));
+    ended
+        .expect(0, &["ucxrun: what the ranks have done:"])
+        .one_line();
+    // These ranks count nothing.
+    assert!(ended.err().contains("     2              -"), "{ended}");
+    let read = |end: &str| fs::read_to_string(format!("{}{end}", prefix.display())).unwrap();
+    assert!(read(".json").contains("{\"rank\": 2, \"traffic\": null}"));
+    assert!(read(".svg").starts_with("<svg "));
+    // Ranks are told, and only then.
+    let asked = [
+        "--stats=/dev/null/x",
+        "-n",
+        "1",
+        "sh",
+        "-c",
+        "echo $PGAS_STATS.",
+    ];
+    let ended = run(&mut ucxrun(asked));
+    ended.expect(125, &["ucxrun: /dev/null/x.json: "]);
+    assert_eq!(ended.out(), "1.\n");
+    assert_eq!(
+        run(&mut ucxrun(["-n", "1", "sh", "-c", "echo $PGAS_STATS."])).out(),
+        ".\n"
+    );
+}
+
+#[test]
 fn killed_launcher_leaves_nothing_that_ranks_have_started() {
     let ways = [
         "sleep 60 & echo $! >> $F; sleep 60 & echo $! >> $F; wait",
