@@ -180,14 +180,20 @@ const RESOURCES: [Resource; 16] = [
     Resource::Rttime,
 ];
 
+/// Read where setting it is not needed: other threads may be creating files.
+fn own_umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    // What most have; only kernels before 4.7 do not say.
+    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .unwrap_or(0o022)
+}
+
 impl Surroundings {
     /// Those of this process, with `open_files` as the limit on open files if it was changed.
     pub(crate) fn here(open_files: Option<Rlimit>) -> Result<Self> {
         let directory = std::env::current_dir()
             .map_err(|e| Error::io("working directory, which other hosts shall have too", &e))?;
-        // There is no other way to read it than to set it; nobody creates a file in between but other threads.
-        let mask = umask(Mode::from_raw_mode(0o077));
-        umask(mask);
         let limits = RESOURCES.map(|resource| {
             let limit = match (resource, open_files) {
                 (Resource::Nofile, Some(before)) => before,
@@ -198,7 +204,7 @@ impl Surroundings {
         Ok(Self {
             environment: std::env::vars_os().collect(),
             directory: directory.into(),
-            umask: mask.as_raw_mode(),
+            umask: own_umask(),
             limits: limits.to_vec(),
         })
     }

@@ -101,7 +101,10 @@ impl Link {
     }
 
     pub(crate) fn waits<'a>(&'a self, token: Token, waits: &mut Waits<'a>) {
-        if !self.ended {
+        if self.ended {
+            // `clock` says so.
+            waits.until(Instant::now());
+        } else {
             waits.on(token, self.input.as_fd(), PollFlags::IN);
             if !self.outbox.is_empty() {
                 waits.on(token, self.output.as_fd(), PollFlags::OUT);
@@ -209,7 +212,7 @@ impl Link {
         }
     }
 
-    /// Gives a sign of life if it is time. False if the other side has been silent for too long.
+    /// Gives a sign of life if it is time. False if the other side has been silent for too long, or reads nothing.
     pub(crate) fn clock(&mut self, now: Instant) -> bool {
         if self.spoke + self.limit / 4 <= now && !self.ended {
             self.spoke = now;
@@ -218,7 +221,7 @@ impl Link {
                 self.post([0; 4].into());
             }
         }
-        self.heard.is_none_or(|heard| now < heard + self.limit)
+        !self.ended && self.heard.is_none_or(|heard| now < heard + self.limit)
     }
 
     /// One of both sides will be stopped: silence means nothing until the other is heard again.
