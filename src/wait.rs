@@ -4,8 +4,8 @@ use crate::error::{Error, ErrorKind, Result};
 use rustix::fs::Timespec;
 use rustix::io;
 use rustix::thread::futex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Rounds of spinning before the core is first given away.
@@ -113,6 +113,31 @@ impl Patience {
     }
 }
 
+/// Whether time in waits is counted, and how much it was, in nanoseconds.
+static COUNTED: AtomicBool = AtomicBool::new(false);
+static WAITED: AtomicU64 = AtomicU64::new(0);
+
+/// Counts the time of all waits that end from now on and are not over after some spinning.
+pub(crate) fn count_waits() {
+    COUNTED.store(true, Ordering::Relaxed);
+}
+
+/// How much that was.
+pub(crate) fn waited() -> Duration {
+    Duration::from_nanos(WAITED.load(Ordering::Relaxed))
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        if let Some(since) = self.since
+            && COUNTED.load(Ordering::Relaxed)
+        {
+            let nanos = since.elapsed().as_nanos();
+            WAITED.fetch_add(u64::try_from(nanos).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+}
+
 /// What ends a wait early: a failure somewhere in the job, or too much time.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
@@ -120,9 +145,47 @@ pub(crate) struct Limits {
     closed: AtomicBool,
     failure: OnceLock<Error>,
     timeout: RwLock<Option<Duration>>,
+    /// What is waited for, if anybody may ask.
+    waiting: OnceLock<Mutex<Option<String>>>,
 }
 
 impl Limits {
+    /// From now on somebody may ask for what is waited for.
+    pub(crate) fn watch(&self) {
+        // Set already is as good.
+        let _ = self.waiting.set(Mutex::default());
+    }
+
+    /// Does `wait`, and says what that waits for, if anybody may ask.
+    #[inline]
+    pub(crate) fn waiting_for<R>(
+        &self,
+        what: impl FnOnce() -> String,
+        wait: impl FnOnce() -> R,
+    ) -> R {
+        let say = |what: Option<String>| {
+            if let Some(waiting) = self.waiting.get() {
+                *waiting.lock().unwrap_or_else(PoisonError::into_inner) = what;
+            }
+        };
+        if self.waiting.get().is_none() {
+            return wait();
+        }
+        say(Some(what()));
+        let done = wait();
+        say(None);
+        done
+    }
+
+    /// What is waited for in a collective; nothing if that is not known.
+    pub(crate) fn waiting(&self) -> Option<String> {
+        let waiting = self.waiting.get()?;
+        waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// The longest that one wait may take; `None` is for ever.
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
         *self.timeout.write().unwrap_or_else(PoisonError::into_inner) = timeout;

@@ -48,6 +48,14 @@ impl Secret {
         wire::from_hex(text).map(Self)
     }
 
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn to_bytes(&self) -> [u8; 32] {
+        self.0
+    }
+
     /// Its hexadecimal form, for [`wire::env::SECRET`].
     #[must_use]
     pub fn to_hex(&self) -> String {

@@ -27,6 +27,7 @@ pub struct Control {
     place: Place,
     round: u32,
     broken: bool,
+    leaving: bool,
 }
 
 /// Where a rank is in its job.
@@ -136,6 +137,7 @@ impl Control {
             place,
             round: 0,
             broken: false,
+            leaving: false,
         };
         match control.receive(Some(deadline))? {
             Some(ToRank::Joined) => {
@@ -251,6 +253,7 @@ impl Control {
     /// # Errors
     /// If a rank fails meanwhile, the launcher goes, or `deadline` passes.
     pub fn leave(mut self, deadline: Instant) -> Result<()> {
+        self.leaving = true;
         self.link.send(&ToLauncher::Leave)?;
         match self.receive(Some(deadline))? {
             Some(ToRank::Goodbye) => Ok(()),
@@ -274,8 +277,20 @@ impl Control {
         )
     }
 
+    /// The next message but [`ToRank::Report`], which is answered.
     fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<ToRank>> {
-        receive(&self.link.stream, &mut self.frames, deadline)
+        loop {
+            match receive(&self.link.stream, &mut self.frames, deadline)? {
+                Some(ToRank::Report) => {
+                    let what = match self.leaving {
+                        true => "waiting for the others' end".to_owned(),
+                        false => format!("waiting for the others to start (gather {})", self.round),
+                    };
+                    self.link.send(&ToLauncher::Doing { what })?;
+                }
+                other => return Ok(other),
+            }
+        }
     }
 }
 

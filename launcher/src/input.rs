@@ -24,6 +24,59 @@ pub enum Stdin {
     Rank(u32),
 }
 
+impl Stdin {
+    pub(crate) fn rank(self) -> Option<u32> {
+        match self {
+            Self::Null => None,
+            Self::Rank(rank) => Some(rank),
+        }
+    }
+}
+
+/// Ours, for a rank on another host: in pieces, as far as that rank has taken them.
+pub(crate) struct Source {
+    /// Bytes that may be sent.
+    window: usize,
+    terminal: bool,
+}
+
+impl Source {
+    pub(crate) fn new(window: usize) -> Self {
+        Self {
+            window,
+            terminal: Pump::is_needed(),
+        }
+    }
+
+    pub(crate) fn waits<'a>(&'a self, waits: &mut Waits<'a>, stdin: &'a io::Stdin) {
+        if self.window == 0 {
+            return;
+        }
+        if !self.terminal || Pump::in_foreground() {
+            waits.on(Token::Input, stdin.as_fd(), PollFlags::IN);
+        } else {
+            waits.until(Instant::now() + Duration::from_secs(1));
+        }
+    }
+
+    /// Reads what is there; nothing is the end.
+    pub(crate) fn read(&mut self) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; self.window.min(1 << 16)];
+        match rustix::io::read(io::stdin(), bytes.as_mut_slice()) {
+            Ok(n) => bytes.truncate(n),
+            Err(Errno::INTR | Errno::AGAIN) => return None,
+            Err(_) => bytes.clear(),
+        }
+        self.window -= bytes.len();
+        Some(bytes)
+    }
+
+    /// The rank has taken so many bytes.
+    pub(crate) fn taken(&mut self, bytes: usize) {
+        self.window = self.window.saturating_add(bytes);
+    }
+}
+
 /// From a terminal into a rank's pipe.
 pub(crate) struct Pump {
     pipe: OwnedFd,

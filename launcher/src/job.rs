@@ -1,25 +1,25 @@
-//! What to start, and how each rank's process is started.
+//! What to start, where, and what to do with it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io;
-use std::mem::MaybeUninit;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
-
+use crate::bind::Bind;
 use crate::control::JobControl;
 use crate::error::{Error, ErrorKind, Result};
-use crate::input::{Pump, Stdin};
+use crate::hosts::Place;
+use crate::input::Stdin;
 use crate::limits::{self, OpenFiles};
 use crate::outcome::Outcome;
-use crate::output::{self, Output, Stream};
-use crate::wire::env;
+use crate::output::Output;
+use crate::plan::{App, Plan};
 
 /// How long ranks have to end by themselves once the job is over, before they are killed.
 pub const GRACE: Duration = Duration::from_secs(1);
+
+/// After so long without a sign of life a host is taken for lost, unless [`Agents::silence`] says otherwise.
+pub const SILENCE: Duration = Duration::from_secs(10);
 
 /// Variables that [`Job::default_environment`] sets for the ranks unless the caller's environment has them.
 pub const DEFAULT_ENVIRONMENT: &[(&str, &str)] = &[
@@ -30,31 +30,81 @@ pub const DEFAULT_ENVIRONMENT: &[(&str, &str)] = &[
 /// Takes one line for each thing that happens in a job.
 pub(crate) type NoticeFn = Box<dyn FnMut(&str) + Send>;
 
-/// Several processes of one program that are one job.
+/// Several processes, of one program or of some, that are one job.
 ///
 /// Nothing of the calling process is changed, so jobs can run in several threads at once. Ranks die when the thread
 /// that runs the job does.
 pub struct Job {
-    pub(crate) program: OsString,
-    pub(crate) args: Vec<OsString>,
-    pub(crate) ranks: u32,
-    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) plan: Plan,
+    pub(crate) places: Vec<Place>,
+    pub(crate) agents: Agents,
+    pub(crate) network: Option<String>,
+    pub(crate) bind: Bind,
     pub(crate) stdin: Stdin,
     pub(crate) output: Output,
     pub(crate) label: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
+    pub(crate) keep_going: bool,
     pub(crate) open_files: Option<OpenFiles>,
+    pub(crate) keeper: Option<PathBuf>,
     pub(crate) notices: Option<NoticeFn>,
+    pub(crate) bindings: Option<NoticeFn>,
     control: Option<JobControl>,
+}
+
+/// A rank of a job that has not been started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Seat {
+    /// Its number.
+    pub rank: u32,
+    /// Its host.
+    pub host: String,
+    /// Its number among the ranks of its host.
+    pub local_rank: u32,
+    /// How many those are.
+    pub local_size: u32,
+    /// What is executed, with its arguments.
+    pub words: Vec<OsString>,
+    /// Variables that are set for it, beside those that say where it is and the caller's.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// How agents come to other hosts, and how long they may be silent.
+#[derive(Debug, Clone)]
+pub struct Agents {
+    /// Starts a command on a host. `{host}` and `{command}` in its words are replaced; if there are none, both are
+    /// added at the end. `None` is ssh, and nothing at all for the machine that we are on.
+    pub command: Option<Vec<OsString>>,
+    /// The `ucxrun` binary: on every host the same path.
+    pub program: PathBuf,
+    /// Most agents that the launcher or an agent starts by itself; with more hosts, agents start agents.
+    pub fan_out: u32,
+    /// After so long without a sign of life a host is taken for lost.
+    pub silence: Duration,
+}
+
+/// Asks no questions, and gives up in time.
+pub(crate) const SSH: &str = "ssh -T -o BatchMode=yes -o ConnectTimeout=8 --";
+
+impl Default for Agents {
+    /// ssh, `ucxrun` by PATH, 64, [`SILENCE`].
+    fn default() -> Self {
+        Self {
+            command: None,
+            program: "ucxrun".into(),
+            fan_out: 64,
+            silence: SILENCE,
+        }
+    }
 }
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
-            .field("program", &self.program)
-            .field("args", &self.args)
-            .field("ranks", &self.ranks)
+            .field("plan", &self.plan)
+            .field("places", &self.places)
             .finish_non_exhaustive()
     }
 }
@@ -63,47 +113,140 @@ impl Job {
     /// One rank of `program`, which is looked up as `execvp` does.
     #[must_use]
     pub fn new(program: impl Into<OsString>) -> Self {
-        Self {
-            program: program.into(),
-            args: Vec::new(),
-            ranks: 1,
+        let plan = Plan {
+            apps: Vec::new(),
             env: Vec::new(),
+            wrap: Vec::new(),
+            wrap_rank: None,
+        };
+        let job = Self {
+            plan,
+            places: Vec::new(),
+            agents: Agents::default(),
+            network: None,
+            bind: Bind::None,
             stdin: Stdin::default(),
             output: Output::default(),
             label: false,
             timeout: None,
             grace: GRACE,
+            keep_going: false,
             open_files: None,
+            keeper: None,
             notices: None,
+            bindings: None,
             control: None,
-        }
+        };
+        job.and(program)
+    }
+
+    /// One rank of another program beside those before. What is said next of arguments and of the number of ranks is
+    /// said of this program.
+    #[must_use]
+    pub fn and(mut self, program: impl Into<OsString>) -> Self {
+        self.plan.apps.push(App {
+            program: program.into(),
+            args: Vec::new(),
+            ranks: 1,
+            env: Vec::new(),
+        });
+        self
+    }
+
+    fn app(&mut self) -> &mut App {
+        let last = self.plan.apps.len() - 1;
+        &mut self.plan.apps[last]
     }
 
     /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
-        self.args.push(arg.into());
+        self.app().args.push(arg.into());
         self
     }
 
     /// Adds arguments.
     #[must_use]
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
-        self.args.extend(args.into_iter().map(Into::into));
+        self.app().args.extend(args.into_iter().map(Into::into));
         self
     }
 
     /// How many ranks to start; more than there are cores is allowed.
     #[must_use]
     pub fn ranks(mut self, ranks: u32) -> Self {
-        self.ranks = ranks;
+        self.app().ranks = ranks;
         self
+    }
+
+    /// Sets a variable for the ranks of this program alone.
+    #[must_use]
+    pub fn own_env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.app().env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Runs `words` with each rank's program and arguments behind, or only that of one rank: a debugger, for example.
+    #[must_use]
+    pub fn wrap<A: Into<OsString>>(
+        mut self,
+        words: impl IntoIterator<Item = A>,
+        rank: Option<u32>,
+    ) -> Self {
+        self.plan.wrap = words.into_iter().map(Into::into).collect();
+        self.plan.wrap_rank = rank;
+        self
+    }
+
+    /// Runs the ranks at these places, through `agents`; every rank must have one. Without, they are started here.
+    #[must_use]
+    pub fn places(mut self, places: Vec<Place>, agents: Agents) -> Self {
+        self.places = places;
+        self.agents = agents;
+        self
+    }
+
+    /// Ends the job if a host does not have this network device. (To use it is the ranks' business.)
+    #[must_use]
+    pub fn network(mut self, device: impl Into<String>) -> Self {
+        self.network = Some(device.into());
+        self
+    }
+
+    /// Binds the ranks to processors, unless a machine has more ranks than there are to bind to.
+    #[must_use]
+    pub fn bind(mut self, bind: Bind) -> Self {
+        self.bind = bind;
+        self
+    }
+
+    /// A rank that fails does not end the job. The outcome is that of the first to fail, when all have ended.
+    #[must_use]
+    pub fn keep_going(mut self, keep_going: bool) -> Self {
+        self.keep_going = keep_going;
+        self
+    }
+
+    /// Starts a process of `ucxrun`, at this path, that ends what ranks have started if this process is killed.
+    #[must_use]
+    pub fn keeper(mut self, ucxrun: impl Into<PathBuf>) -> Self {
+        self.keeper = Some(ucxrun.into());
+        self
+    }
+
+    /// How many processes this one starts by itself: ranks, or agents.
+    #[must_use]
+    pub fn children(&self) -> u32 {
+        if self.places.is_empty() {
+            return self.plan.size();
+        }
+        u32::try_from(self.places.len()).map_or(u32::MAX, |hosts| hosts.min(self.agents.fan_out))
     }
 
     /// Sets a variable for the ranks, beside those of this process.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
-        self.env.push((name.into(), value.into()));
+        self.plan.env.push((name.into(), value.into()));
         self
     }
 
@@ -111,7 +254,8 @@ impl Job {
     #[must_use]
     pub fn env_default(self, name: impl AsRef<OsStr>, value: impl Into<OsString>) -> Self {
         let name = name.as_ref();
-        let set = std::env::var_os(name).is_some() || self.env.iter().any(|(have, _)| have == name);
+        let set =
+            std::env::var_os(name).is_some() || self.plan.env.iter().any(|(have, _)| have == name);
         if set { self } else { self.env(name, value) }
     }
 
@@ -171,6 +315,43 @@ impl Job {
         self
     }
 
+    /// Calls `f` with one line for each rank that is bound, or is not although that was asked for.
+    #[must_use]
+    pub fn report_bindings(mut self, f: impl FnMut(&str) + Send + 'static) -> Self {
+        self.bindings = Some(Box::new(f));
+        self
+    }
+
+    /// What is to be started where, by rank.
+    #[must_use]
+    pub fn seats(&self) -> Vec<Seat> {
+        let here = Place {
+            host: crate::client::host_name(),
+            ranks: (0..self.plan.size()).collect(),
+        };
+        let places = match self.places.is_empty() {
+            true => std::slice::from_ref(&here),
+            false => &self.places,
+        };
+        let mut seats = Vec::new();
+        for place in places {
+            let local_size = u32::try_from(place.ranks.len()).unwrap_or(u32::MAX);
+            for (&rank, local_rank) in place.ranks.iter().zip(0..) {
+                let words = self.plan.words(rank).into_iter();
+                seats.push(Seat {
+                    rank,
+                    host: place.host.clone(),
+                    local_rank,
+                    local_size,
+                    words: words.map(OsStr::to_owned).collect(),
+                    env: self.plan.variables(rank).cloned().collect(),
+                });
+            }
+        }
+        seats.sort_by_key(|seat| seat.rank);
+        seats
+    }
+
     /// A handle for other threads.
     ///
     /// # Errors
@@ -191,115 +372,25 @@ impl Job {
     /// If the launcher itself fails: the program cannot be found or executed, a limit is too low, a system call
     /// fails. No rank is left then either. A job that fails is an [`Outcome`], not an error.
     pub fn run(mut self) -> Result<Outcome> {
-        if self.ranks == 0 {
-            return Err(Error::new(ErrorKind::Usage, "a job of 0 ranks"));
+        let usage = |message: String| Err(Error::new(ErrorKind::Usage, message));
+        let size = self.plan.size();
+        if self.plan.apps.iter().any(|app| app.ranks == 0) {
+            return usage("a job of 0 ranks".to_owned());
         }
-        if let Stdin::Rank(rank) = self.stdin
-            && rank >= self.ranks
-        {
-            let message = format!("standard input for rank {rank} of {}", self.ranks);
-            return Err(Error::new(ErrorKind::Usage, message));
+        for (what, rank) in [
+            ("standard input", self.stdin.rank()),
+            ("--wrap-rank", self.plan.wrap_rank),
+        ] {
+            if let Some(rank) = rank.filter(|&rank| rank >= size) {
+                return usage(format!("{what} for rank {rank} of {size}"));
+            }
         }
-        limits::check(self.ranks)?;
+        let placed: usize = self.places.iter().map(|place| place.ranks.len()).sum();
+        if !self.places.is_empty() && placed != size as usize {
+            return usage(format!("places for {placed} ranks of {size}"));
+        }
+        limits::check(self.children())?;
         let control = self.control()?;
         crate::run::run(self, control)
     }
-
-    /// Starts one rank, in a process group of its own.
-    pub(crate) fn spawn(&self, rank: u32, job: &[(&'static str, String)]) -> Result<Child> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.args);
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.envs(job.iter().map(|(name, value)| (name, value)));
-        let (rank_text, size) = (rank.to_string(), self.ranks.to_string());
-        // One machine: a rank's place there is its place in the job.
-        command
-            .env(env::RANK, &rank_text)
-            .env(env::LOCAL_RANK, &rank_text);
-        command.env(env::SIZE, &size).env(env::LOCAL_SIZE, &size);
-        command.stdin(match self.stdin {
-            Stdin::Rank(reader) if reader != rank => Stdio::null(),
-            Stdin::Null => Stdio::null(),
-            Stdin::Rank(_) if Pump::is_needed() => Stdio::piped(),
-            Stdin::Rank(_) => Stdio::inherit(),
-        });
-        match &self.output {
-            Output::Null => command.stdout(Stdio::null()).stderr(Stdio::null()),
-            Output::Files(directory) => command
-                .stdout(output::file(directory, rank, Stream::Stdout)?)
-                .stderr(output::file(directory, rank, Stream::Stderr)?),
-            _ => command.stdout(Stdio::piped()).stderr(Stdio::piped()),
-        };
-        command.process_group(0);
-        before_exec(&mut command, self.open_files);
-        command
-            .spawn()
-            .map_err(|error| self.not_started(rank, &error))
-    }
-
-    #[cold]
-    fn not_started(&self, rank: u32, error: &io::Error) -> Error {
-        let program = self.program.display();
-        let of = format!("cannot start rank {rank} of {}", self.ranks);
-        match rustix::io::Errno::from_io_error(error) {
-            Some(rustix::io::Errno::NOENT) => {
-                let here = std::path::Path::new(&self.program);
-                let there = here.components().count() > 1 && here.exists();
-                let what = if there {
-                    "its interpreter is missing"
-                } else {
-                    "no such program"
-                };
-                Error::new(ErrorKind::NotFound, format!("{program}: {what}"))
-            }
-            Some(rustix::io::Errno::AGAIN | rustix::io::Errno::NOMEM) => {
-                let limit = limits::processes();
-                let message =
-                    format!("{of}: fork: {error} (limit on processes, ulimit -u: {limit})");
-                Error::new(ErrorKind::Limit, message)
-            }
-            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => Error::new(
-                ErrorKind::Limit,
-                format!("{of}: {error} (limit: ulimit -n)"),
-            ),
-            _ => Error::new(ErrorKind::NotExecutable, format!("{program}: {error}")),
-        }
-    }
-}
-
-/// What the new process does between fork and exec: die with the launcher, take over the caller's signal mask (the
-/// standard library has emptied it) and limit.
-#[expect(unsafe_code, reason = "runs code between fork and exec")]
-fn before_exec(command: &mut Command, open_files: Option<OpenFiles>) {
-    let launcher = getpid();
-    let mask = signal_mask();
-    let hook = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        // If the launcher died before that call, nobody will send the signal.
-        if getppid() != Some(launcher) {
-            return Err(io::Error::from(rustix::io::Errno::SRCH));
-        }
-        if let Some(limit) = &open_files {
-            limit.restore()?;
-        }
-        if let Some(mask) = &mask {
-            // SAFETY: `mask` is a set that `signal_mask` got from the system; the old set is not asked for.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
-        }
-        Ok(())
-    };
-    // SAFETY: the hook only makes system calls that are allowed between fork and exec, and allocates nothing: both
-    // kinds of errors it returns are plain numbers.
-    unsafe { command.pre_exec(hook) };
-}
-
-/// The signals that this thread blocks.
-#[expect(unsafe_code, reason = "no safe call reads the signal mask")]
-fn signal_mask() -> Option<libc::sigset_t> {
-    let mut mask = MaybeUninit::uninit();
-    // SAFETY: a null set changes nothing, and `mask` has room for the present one.
-    let error =
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), mask.as_mut_ptr()) };
-    // SAFETY: the call has succeeded, so it has written the set.
-    (error == 0).then(|| unsafe { mask.assume_init() })
 }

@@ -2,17 +2,17 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::door::STRANGERS;
 use crate::error::{Error, ErrorKind, Result};
-use crate::server::STRANGERS;
 
 /// The limit on open files that a process had; see [`raise`].
 #[derive(Debug, Clone, Copy)]
 pub struct OpenFiles(Rlimit);
 
 impl OpenFiles {
-    /// Makes it this process's limit again.
-    pub(crate) fn restore(&self) -> rustix::io::Result<()> {
-        setrlimit(Resource::Nofile, self.0)
+    /// What it was.
+    pub(crate) fn before(self) -> Rlimit {
+        self.0
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::wire::exit;
+use crate::wire::{RankStats, exit};
 
 /// How a job ended. `Display` is one line.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +13,10 @@ pub struct Outcome {
     pub code: i32,
     /// The first failure, if there was one.
     pub failure: Option<Failure>,
+    /// What the ranks were doing when the job's time was up, a line each or for several.
+    pub doing: Vec<String>,
+    /// What each rank has done, of those that have counted it and left the job.
+    pub stats: Vec<Option<RankStats>>,
     /// With [`Output::Capture`](crate::Output::Capture), what the ranks wrote to their standard output.
     pub stdout: Vec<u8>,
     /// With [`Output::Capture`](crate::Output::Capture), what the ranks wrote to their standard error.
@@ -52,6 +56,8 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(rank) = self.rank {
             write!(f, "rank {rank} on host {}: ", self.host)?;
+        } else if let Cause::Host { .. } = self.cause {
+            write!(f, "host {}: ", self.host)?;
         }
         self.cause.fmt(f)
     }
@@ -106,6 +112,13 @@ pub enum Cause {
         /// Other ranks that had not ended.
         not_ended: Vec<u32>,
     },
+    /// A host cannot run its ranks, or is lost.
+    Host {
+        /// The job's exit code.
+        code: i32,
+        /// Why.
+        message: String,
+    },
     /// The ranks' output cannot be written.
     Output {
         /// Why.
@@ -118,7 +131,7 @@ impl Cause {
     #[must_use]
     pub fn code(&self) -> i32 {
         let code = match self {
-            Self::Reported { code, .. } | Self::Exited { code } => *code,
+            Self::Reported { code, .. } | Self::Exited { code } | Self::Host { code, .. } => *code,
             Self::Killed { signal, .. } | Self::Interrupted { signal } => exit::SIGNAL + signal,
             Self::EndedEarly { .. } | Self::Disconnected | Self::Protocol { .. } => exit::BROKEN,
             Self::TimedOut { .. } => exit::TIMEOUT,
@@ -161,7 +174,9 @@ impl fmt::Display for Cause {
             Self::Disconnected => {
                 f.write_str("closed its connection to the launcher without leaving the job")
             }
-            Self::Protocol { message } => f.write_str(&one_line(message)),
+            Self::Protocol { message } | Self::Host { message, .. } => {
+                f.write_str(&one_line(message))
+            }
             Self::Interrupted { signal } => {
                 write!(
                     f,
@@ -203,7 +218,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Ascending ranks as `0-3, 5`.
-fn ranges(ranks: &[u32]) -> String {
+pub(crate) fn ranges(ranks: &[u32]) -> String {
     let runs = ranks.chunk_by(|a, b| a + 1 == *b);
     let runs: Vec<_> = runs
         .map(|run| match run {

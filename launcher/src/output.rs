@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::poll::{Token, Waits, writable};
@@ -21,7 +22,7 @@ const READ: usize = 1 << 16;
 const PIPE_WRITE: usize = 4096;
 
 /// One of a rank's two output streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stream {
     /// Standard output.
     Stdout,
@@ -85,7 +86,8 @@ pub(crate) struct Outputs {
 }
 
 struct Pipe {
-    fd: OwnedFd,
+    /// `None` if an agent reads it.
+    fd: Option<OwnedFd>,
     /// The beginning of a line.
     partial: Vec<u8>,
 }
@@ -94,6 +96,11 @@ enum Sinks {
     Descriptors([Sink; 2]),
     Memory([Vec<u8>; 2]),
     Function(LineFn),
+    /// Of ranks on other hosts, as they come.
+    Files {
+        files: Vec<[File; 2]>,
+        failure: Option<io::Error>,
+    },
     Nothing,
 }
 
@@ -111,7 +118,8 @@ struct Sink {
 }
 
 impl Outputs {
-    pub(crate) fn new(output: Output, ranks: usize, label: bool) -> Result<Self> {
+    /// With `agents`, all ranks are on other hosts, and even files are written here.
+    pub(crate) fn new(output: Output, ranks: usize, label: bool, agents: bool) -> Result<Self> {
         let sinks = match output {
             Output::Inherit => Sinks::Descriptors([
                 Sink::new(io::stdout().as_fd().try_clone_to_owned())?,
@@ -119,10 +127,31 @@ impl Outputs {
             ]),
             Output::Capture => Sinks::Memory(Default::default()),
             Output::Each(function) => Sinks::Function(function),
+            Output::Files(directory) if agents => {
+                let numbers = 0..u32::try_from(ranks).unwrap_or(u32::MAX);
+                let files = numbers.map(|rank| {
+                    let open = |stream| file(&directory, rank, stream);
+                    Ok([open(Stream::Stdout)?, open(Stream::Stderr)?])
+                });
+                Sinks::Files {
+                    files: files.collect::<Result<_>>()?,
+                    failure: None,
+                }
+            }
             Output::Null | Output::Files(_) => Sinks::Nothing,
         };
-        let whole_lines = ranks > 1 || label || !matches!(sinks, Sinks::Descriptors(_));
-        let pipes = (0..ranks).map(|_| [None, None]).collect();
+        let whole_lines = match &sinks {
+            Sinks::Descriptors(_) => ranks > 1 || label,
+            Sinks::Files { .. } => false,
+            _ => true,
+        };
+        let pipe = || {
+            agents.then_some(Pipe {
+                fd: None,
+                partial: Vec::new(),
+            })
+        };
+        let pipes = (0..ranks).map(|_| [pipe(), pipe()]).collect();
         Ok(Self {
             pipes,
             sinks,
@@ -135,7 +164,7 @@ impl Outputs {
     pub(crate) fn connect(&mut self, rank: usize, stream: Stream, fd: OwnedFd) -> Result<()> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| Error::io("output pipe", &e.into()))?;
         self.pipes[rank][stream as usize] = Some(Pipe {
-            fd,
+            fd: Some(fd),
             partial: Vec::new(),
         });
         Ok(())
@@ -161,8 +190,8 @@ impl Outputs {
                 continue;
             }
             for (rank, pipes) in self.pipes.iter().enumerate() {
-                if let Some(pipe) = &pipes[stream as usize] {
-                    waits.on(Token::Pipe(rank, stream), pipe.fd.as_fd(), PollFlags::IN);
+                if let Some(Pipe { fd: Some(fd), .. }) = &pipes[stream as usize] {
+                    waits.on(Token::Pipe(rank, stream), fd.as_fd(), PollFlags::IN);
                 }
             }
         }
@@ -176,10 +205,10 @@ impl Outputs {
 
     /// How many bytes came.
     fn read_into(&mut self, rank: usize, stream: Stream, buffer: &mut [u8]) -> usize {
-        let Some(pipe) = &mut self.pipes[rank][stream as usize] else {
+        let Some(Pipe { fd: Some(fd), .. }) = &self.pipes[rank][stream as usize] else {
             return 0;
         };
-        let n = match rustix::io::read(&pipe.fd, &mut *buffer) {
+        let n = match rustix::io::read(fd, &mut *buffer) {
             Ok(0) => {
                 self.end(rank, stream);
                 return 0;
@@ -188,11 +217,19 @@ impl Outputs {
             // Nothing else can go wrong with a pipe.
             Err(_) => return 0,
         };
-        let bytes = &buffer[..n];
+        self.take(rank, stream, &buffer[..n]);
+        n
+    }
+
+    /// Takes what `rank` has written.
+    pub(crate) fn take(&mut self, rank: usize, stream: Stream, bytes: &[u8]) {
+        let Some(pipe) = &mut self.pipes[rank][stream as usize] else {
+            return;
+        };
         let end = if self.whole_lines {
             bytes.iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1)
         } else {
-            n
+            bytes.len()
         };
         let (lines, rest) = bytes.split_at(end);
         if !lines.is_empty() {
@@ -213,7 +250,6 @@ impl Outputs {
             // The rank shall see the closed pipe that it would see without us.
             self.pipes[rank][stream as usize] = None;
         }
-        n
     }
 
     /// Reads what is in `rank`'s pipes now, without waiting for others that hold them open. False if our own output
@@ -221,10 +257,10 @@ impl Outputs {
     pub(crate) fn drain(&mut self, rank: usize) -> bool {
         let mut buffer = [0; READ];
         for stream in Stream::BOTH {
-            let Some(pipe) = &self.pipes[rank][stream as usize] else {
+            let Some(Pipe { fd: Some(fd), .. }) = &self.pipes[rank][stream as usize] else {
                 continue;
             };
-            let mut left = rustix::io::ioctl_fionread(&pipe.fd).unwrap_or(0);
+            let mut left = rustix::io::ioctl_fionread(fd).unwrap_or(0);
             while left > 0 {
                 if self.sinks.full(stream) {
                     return false;
@@ -240,7 +276,7 @@ impl Outputs {
     }
 
     /// Closes a pipe and delivers a last line that has no end.
-    fn end(&mut self, rank: usize, stream: Stream) {
+    pub(crate) fn end(&mut self, rank: usize, stream: Stream) {
         if let Some(pipe) = self.pipes[rank][stream as usize].take()
             && !pipe.partial.is_empty()
         {
@@ -258,6 +294,31 @@ impl Outputs {
     /// Whether all pipes have come to their end.
     pub(crate) fn ended(&self) -> bool {
         self.pipes.iter().flatten().all(Option::is_none)
+    }
+
+    /// Whether there is room for more.
+    pub(crate) fn has_room(&self) -> bool {
+        !Stream::BOTH.iter().any(|&stream| self.sinks.full(stream))
+    }
+
+    /// Whether nobody reads our own `stream` any more.
+    pub(crate) fn is_closed(&self, stream: Stream) -> bool {
+        self.sinks.closed(stream)
+    }
+
+    /// Why a rank's file could not be written, once.
+    pub(crate) fn failure(&mut self) -> Option<io::Error> {
+        match &mut self.sinks {
+            Sinks::Files { failure, .. } => failure.take(),
+            _ => None,
+        }
+    }
+
+    /// Closes what agents read, as they are done.
+    pub(crate) fn end_all(&mut self, rank: usize) {
+        for stream in Stream::BOTH {
+            self.end(rank, stream);
+        }
     }
 
     /// Whether everything delivered is written.
@@ -314,6 +375,11 @@ impl Sinks {
             }
             Self::Function(function) => {
                 function(u32::try_from(rank).unwrap_or(u32::MAX), stream, bytes);
+            }
+            Self::Files { files, failure } => {
+                if let Err(error) = files[rank][stream as usize].write_all(bytes) {
+                    failure.get_or_insert(error);
+                }
             }
             Self::Nothing => {}
         }

@@ -28,6 +28,12 @@ pub(crate) enum Token {
     Sink(Stream),
     /// Our own input, or room in the pipe of the rank that gets it.
     Input,
+    /// The agent's own launcher.
+    Up,
+    /// An agent that we have started, by number.
+    Agent(usize),
+    /// What the command that started it has to say.
+    Said(usize),
 }
 
 /// The descriptors of one wait.

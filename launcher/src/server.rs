@@ -1,30 +1,16 @@
-//! The control socket: lets ranks in, gathers their blobs, tells them of failures. Never blocks.
+//! The launcher's side of all ranks' connections: gathers their blobs, tells them of failures. Never blocks.
 //!
-//! A socket in Linux's abstract name space: no file to leave behind. Connections of other users are closed at once;
-//! others must pass the handshake of `auth` before anything is parsed, a few at a time and within seconds.
+//! Ranks of this machine come through the door; those of other hosts through their agents, which pass frames on.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-
-use crate::auth::{self, Greeting, Secret, Step};
-use crate::error::{Error, Result};
+use crate::connection::{Connection, Read};
+use crate::door::{Door, Visit};
+use crate::error::Result;
 use crate::poll::{Token, Waits};
-use crate::wire::{self, Frames, ToLauncher, ToRank};
-
-/// Connections that may be in their handshake at the same time; more wait in the kernel.
-pub(crate) const STRANGERS: usize = 16;
-/// How long a handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Most bytes of a `Join`.
-const MAX_JOIN: usize = 1 << 12;
-/// Messages that a rank may leave unread.
-const UNREAD: usize = 16;
+use crate::wire::{self, RankStats, ToLauncher, ToRank};
 
 /// What ranks have done.
 #[derive(Debug)]
@@ -39,6 +25,10 @@ pub(crate) enum Event {
     Broke(usize, String),
     /// A connection was turned down.
     Refused(String),
+    /// What it is doing.
+    Doing(usize, String),
+    /// What it has done.
+    Stats(usize, RankStats),
 }
 
 /// How far a rank has come.
@@ -49,85 +39,57 @@ pub(crate) enum State {
     Left,
 }
 
+/// For the agents to pass on.
+pub(crate) enum Outgoing {
+    /// A frame to one rank, or to all that are connected through agents.
+    Frame(Option<u32>, Arc<[u8]>),
+    /// Close this rank's connection.
+    Close(u32),
+}
+
 pub(crate) struct Server {
-    listener: OwnedFd,
-    name: String,
-    secret: Secret,
-    job: [u8; 16],
+    door: Option<Door>,
     members: Vec<Member>,
-    strangers: [Option<Stranger>; STRANGERS],
     round: u32,
     blobs: Vec<Option<Vec<u8>>>,
-    /// No descriptors were left for a connection: try again then.
-    paused: Option<Instant>,
+    /// How many of them there are.
+    given: usize,
+    /// How many members have left.
+    left: usize,
     /// In the order in which they happened.
     pub(crate) events: VecDeque<Event>,
+    /// In the order in which they are to be sent.
+    pub(crate) outgoing: VecDeque<Outgoing>,
 }
 
 struct Member {
     state: State,
-    pid: u32,
-    connection: Option<Connection>,
+    way: Option<Way>,
 }
 
-struct Connection {
-    socket: OwnedFd,
-    frames: Frames,
-    outbox: VecDeque<Arc<[u8]>>,
-    /// Bytes of the outbox's first frame that are sent.
-    sent: usize,
-}
-
-struct Stranger {
-    socket: OwnedFd,
-    pid: i32,
-    until: Instant,
-    greeting: Greeting,
-    /// Exactly the bytes that the greeting asks for, never more.
-    received: Vec<u8>,
-    welcome: Option<(usize, Frames)>,
+/// How a rank that is connected is reached.
+enum Way {
+    Here(Connection),
+    Agent,
 }
 
 impl Server {
-    pub(crate) fn open(size: u32) -> Result<Self> {
-        let what = |e: Errno| Error::io("control socket", &e.into());
-        let name = format!("pgas-{}", wire::to_hex(&auth::random::<16>()?));
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(what)?;
-        let listener = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        )
-        .map_err(what)?;
-        rustix::net::bind(&listener, &address).map_err(what)?;
-        rustix::net::listen(&listener, 4096).map_err(what)?;
+    /// Through `door` come the ranks of this machine, if there are some.
+    pub(crate) fn new(size: u32, door: Option<Door>) -> Self {
         let absent = || Member {
             state: State::Absent,
-            pid: 0,
-            connection: None,
+            way: None,
         };
-        Ok(Self {
-            listener,
-            name,
-            secret: Secret::random()?,
-            job: auth::random()?,
+        Self {
+            door,
             members: (0..size).map(|_| absent()).collect(),
-            strangers: Default::default(),
             round: 0,
             blobs: (0..size).map(|_| None).collect(),
-            paused: None,
+            given: 0,
+            left: 0,
             events: VecDeque::new(),
-        })
-    }
-
-    /// The variables that lead a rank here.
-    pub(crate) fn environment(&self) -> [(&'static str, String); 3] {
-        [
-            (wire::env::CONTROL, format!("unix:@{}", self.name)),
-            (wire::env::SECRET, self.secret.to_hex()),
-            (wire::env::JOB, wire::to_hex(&self.job)),
-        ]
+            outgoing: VecDeque::new(),
+        }
     }
 
     pub(crate) fn state(&self, rank: usize) -> State {
@@ -136,141 +98,67 @@ impl Server {
 
     /// Whether no rank holds a connection.
     pub(crate) fn deserted(&self) -> bool {
-        self.members
-            .iter()
-            .all(|member| member.connection.is_none())
+        self.members.iter().all(|member| member.way.is_none())
     }
 
     pub(crate) fn waits<'a>(&'a self, waits: &mut Waits<'a>) {
-        if self.paused.is_some() {
-            waits.until(self.paused);
-        } else if self.strangers.iter().any(Option::is_none) {
-            waits.on(Token::Listener, self.listener.as_fd(), PollFlags::IN);
-        }
-        for (slot, stranger) in self.strangers.iter().enumerate() {
-            if let Some(stranger) = stranger {
-                waits.on(
-                    Token::Stranger(slot),
-                    stranger.socket.as_fd(),
-                    PollFlags::IN,
-                );
-                waits.until(stranger.until);
-            }
+        if let Some(door) = &self.door {
+            door.waits(waits);
         }
         for (rank, member) in self.members.iter().enumerate() {
-            if let Some(connection) = &member.connection {
-                let mut flags = PollFlags::IN;
-                if !connection.outbox.is_empty() {
-                    flags |= PollFlags::OUT;
-                }
-                waits.on(Token::Member(rank), connection.socket.as_fd(), flags);
+            if let Some(Way::Here(connection)) = &member.way {
+                let (fd, flags) = connection.interest();
+                waits.on(Token::Member(rank), fd, flags);
             }
         }
     }
 
-    /// Closes connections whose handshake takes too long.
+    /// Lets nobody wait at the door for too long.
     pub(crate) fn clock(&mut self, now: Instant) {
-        if self.paused.is_some_and(|until| until <= now) {
-            self.paused = None;
-        }
-        for slot in &mut self.strangers {
-            if let Some(stranger) = slot.take_if(|stranger| stranger.until <= now) {
-                self.events.push_back(Event::Refused(format!(
-                    "process {}: no handshake within {HANDSHAKE:?}",
-                    stranger.pid
-                )));
-            }
-        }
+        self.at_the_door(|door| door.clock(now));
     }
 
     /// Accepts what waits, as far as there is room.
     pub(crate) fn accept(&mut self) {
-        while let Some(slot) = self.strangers.iter().position(Option::is_none) {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match rustix::net::accept_with(&self.listener, flags) {
-                Ok(socket) => socket,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::AGAIN) => return,
-                Err(_) => {
-                    self.paused = Some(Instant::now() + Duration::from_millis(50));
-                    return;
-                }
-            };
-            let Ok(peer) = sockopt::socket_peercred(&socket) else {
-                continue;
-            };
-            let pid = peer.pid.as_raw_nonzero().get();
-            if peer.uid != rustix::process::geteuid() {
-                let who = format!("process {pid}: belongs to user {}", peer.uid.as_raw());
-                self.events.push_back(Event::Refused(who));
-                continue;
-            }
-            let size = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-            self.strangers[slot] = Some(Stranger {
-                socket,
-                pid,
-                until: Instant::now() + HANDSHAKE,
-                greeting: Greeting::new(self.secret.clone(), self.job, size),
-                received: Vec::new(),
-                welcome: None,
-            });
-            // Its first bytes are often there already.
-            self.greet(slot);
-        }
+        self.at_the_door(Door::accept);
     }
 
     /// Goes on with a handshake.
     pub(crate) fn greet(&mut self, slot: usize) {
-        let Some(mut stranger) = self.strangers[slot].take() else {
+        self.at_the_door(|door| door.greet(slot));
+    }
+
+    fn at_the_door(&mut self, act: impl FnOnce(&mut Door)) {
+        let Some(door) = &mut self.door else {
             return;
         };
-        match stranger.advance() {
-            Ok(Progress::Waiting) => self.strangers[slot] = Some(stranger),
-            Ok(Progress::Join(rank, frames, pid)) => self.join(rank, frames, pid, stranger.socket),
-            Err(reason) => {
-                let pid = stranger.pid;
-                self.events
-                    .push_back(Event::Refused(format!("process {pid}: {reason}")));
+        act(door);
+        for visit in std::mem::take(&mut door.visits) {
+            match visit {
+                Visit::Refused(who) => self.events.push_back(Event::Refused(who)),
+                Visit::Rank(rank, pid, connection) => {
+                    let rank = rank as usize;
+                    self.join(rank, pid, Way::Here(connection));
+                    self.messages(rank);
+                }
             }
         }
     }
 
-    fn join(&mut self, rank: usize, frames: Frames, pid: u32, socket: OwnedFd) {
-        let member = &mut self.members[rank];
-        let verb = match member.state {
-            State::Absent => None,
-            State::Joined => Some("joined"),
-            State::Left => Some("left"),
-        };
-        if let Some(verb) = verb {
-            let reason = format!(
-                "process {} has already {verb} the job as rank {rank}; a program that a rank starts is not a rank",
-                member.pid
-            );
-            let refused = ToRank::Refused {
-                reason: reason.clone(),
-            };
-            if let Ok(frame) = wire::frame(&refused, wire::MAX_TO_RANK) {
-                // The socket is fresh and the frame small: if it does not fit, nobody waits for it.
-                let _ = send(&socket, &frame);
-            }
-            self.events
-                .push_back(Event::Refused(format!("process {pid}: {reason}")));
-            return;
+    /// A rank has joined through an agent.
+    pub(crate) fn joined(&mut self, rank: usize, pid: u32) {
+        if self.members[rank].state == State::Absent {
+            self.join(rank, pid, Way::Agent);
         }
-        *member = Member {
+    }
+
+    fn join(&mut self, rank: usize, pid: u32, way: Way) {
+        self.members[rank] = Member {
             state: State::Joined,
-            pid,
-            connection: Some(Connection {
-                socket,
-                frames,
-                outbox: VecDeque::new(),
-                sent: 0,
-            }),
+            way: Some(way),
         };
         self.events.push_back(Event::Joined(rank, pid));
         self.tell(rank, &ToRank::Joined);
-        self.messages(rank);
     }
 
     /// Sends what waits for `rank` and reads what has come from it: all that a socket holds, but not for ever from a
@@ -278,19 +166,14 @@ impl Server {
     pub(crate) fn serve(&mut self, rank: usize) {
         let mut buffer = [0; 1 << 16];
         for _ in 0..1000 {
-            let Some(connection) = &mut self.members[rank].connection else {
+            let Some(Way::Here(connection)) = &mut self.members[rank].way else {
                 return;
             };
-            // If that fails, the end comes after what is still to be read.
-            let _ = connection.flush();
-            match rustix::io::read(&connection.socket, &mut buffer) {
-                Ok(n) if n > 0 => {
-                    connection.frames.push(&buffer[..n]);
-                    self.messages(rank);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                Ok(_) | Err(_) => {
+            connection.flush();
+            match connection.read(&mut buffer) {
+                Read::Some => self.messages(rank),
+                Read::Nothing => return,
+                Read::End => {
                     self.close(rank);
                     return;
                 }
@@ -298,26 +181,46 @@ impl Server {
         }
     }
 
-    fn close(&mut self, rank: usize) {
+    /// A rank's connection has come to its end.
+    pub(crate) fn close(&mut self, rank: usize) {
         let member = &mut self.members[rank];
-        if member.connection.take().is_some() && member.state == State::Joined {
+        if member.way.take().is_some() && member.state == State::Joined {
             self.events.push_back(Event::Lost(rank));
         }
     }
 
-    fn broke(&mut self, rank: usize, what: String) {
-        self.members[rank].connection = None;
+    /// A rank's host is gone: nothing more comes, and that is no news.
+    pub(crate) fn forget(&mut self, rank: usize) {
+        self.members[rank].way = None;
+    }
+
+    /// A rank has done what it must not, and is heard no more.
+    pub(crate) fn broke(&mut self, rank: usize, what: String) {
+        if let Some(Way::Agent) = self.members[rank].way.take() {
+            self.outgoing.push_back(Outgoing::Close(number(rank)));
+        }
         self.events.push_back(Event::Broke(rank, what));
     }
 
     /// Handles the messages that are complete.
     fn messages(&mut self, rank: usize) {
-        while let Some(connection) = &mut self.members[rank].connection {
+        while let Some(Way::Here(connection)) = &mut self.members[rank].way {
             match connection.frames.next(wire::MAX_TO_LAUNCHER) {
                 Ok(None) => return,
                 Ok(Some(message)) => self.message(rank, message),
                 Err(error) => self.broke(rank, format!("unreadable message: {error}")),
             }
+        }
+    }
+
+    /// Handles a message that an agent has passed on.
+    pub(crate) fn passed_on(&mut self, rank: usize, message: Result<ToLauncher>) {
+        if self.members[rank].way.is_none() {
+            return;
+        }
+        match message {
+            Ok(message) => self.message(rank, message),
+            Err(error) => self.broke(rank, format!("unreadable message: {error}")),
         }
     }
 
@@ -327,6 +230,8 @@ impl Server {
             ToLauncher::Failed { code, message } => {
                 self.events.push_back(Event::Failed(rank, code, message));
             }
+            ToLauncher::Doing { what } => self.events.push_back(Event::Doing(rank, what)),
+            ToLauncher::Stats(stats) => self.events.push_back(Event::Stats(rank, stats)),
             ToLauncher::Leave if !left => self.leave(rank),
             ToLauncher::Gather { round, blob } if !left => self.gather(rank, round, blob),
             ToLauncher::WhoIsMissing { round } if !left && round == self.round => {
@@ -346,7 +251,7 @@ impl Server {
     }
 
     fn leave(&mut self, rank: usize) {
-        if self.blobs.iter().any(Option::is_some) {
+        if self.given > 0 {
             let round = self.round;
             return self.broke(
                 rank,
@@ -354,11 +259,8 @@ impl Server {
             );
         }
         self.members[rank].state = State::Left;
-        if self
-            .members
-            .iter()
-            .all(|member| member.state == State::Left)
-        {
+        self.left += 1;
+        if self.left == self.members.len() {
             self.tell_all(&ToRank::Goodbye);
         }
     }
@@ -371,16 +273,17 @@ impl Server {
                 format!("called gather {round} when gather {expected} was due"),
             );
         }
-        if let Some(gone) = self
-            .members
-            .iter()
-            .position(|member| member.state == State::Left)
+        let gone = |member: &Member| member.state == State::Left;
+        if self.left > 0
+            && let Some(gone) = self.members.iter().position(gone)
         {
             let what = format!("called gather {round} after rank {gone} had left the job");
             return self.broke(rank, what);
         }
         self.blobs[rank] = Some(blob);
-        if self.blobs.iter().all(Option::is_some) {
+        self.given += 1;
+        if self.given == self.members.len() {
+            self.given = 0;
             let blobs = self.blobs.iter_mut().filter_map(Option::take).collect();
             self.round += 1;
             self.tell_all(&ToRank::Gathered { round, blobs });
@@ -389,125 +292,50 @@ impl Server {
 
     fn tell(&mut self, rank: usize, message: &ToRank) {
         match wire::frame(message, wire::MAX_TO_RANK) {
-            Ok(frame) => self.post(rank, frame),
+            Ok(frame) => match &self.members[rank].way {
+                Some(Way::Here(_)) => self.post(rank, frame),
+                Some(Way::Agent) => {
+                    let to = Some(number(rank));
+                    self.outgoing.push_back(Outgoing::Frame(to, frame));
+                }
+                None => {}
+            },
             Err(error) => self.broke(rank, error.to_string()),
         }
     }
 
     /// Encodes once, sends to all that are connected.
     pub(crate) fn tell_all(&mut self, message: &ToRank) {
-        let frame = wire::frame(message, wire::MAX_TO_RANK);
-        for rank in 0..self.members.len() {
-            match &frame {
-                Ok(frame) => self.post(rank, Arc::clone(frame)),
-                Err(error) => self.broke(rank, format!("too much to gather: {error}")),
+        match wire::frame(message, wire::MAX_TO_RANK) {
+            Ok(frame) => {
+                for rank in 0..self.members.len() {
+                    self.post(rank, Arc::clone(&frame));
+                }
+                let by_agent = |member: &Member| matches!(member.way, Some(Way::Agent));
+                if self.members.iter().any(by_agent) {
+                    self.outgoing.push_back(Outgoing::Frame(None, frame));
+                }
+            }
+            Err(error) => {
+                for rank in 0..self.members.len() {
+                    self.broke(rank, format!("too much to gather: {error}"));
+                }
             }
         }
     }
 
     fn post(&mut self, rank: usize, frame: Arc<[u8]>) {
-        let Some(connection) = &mut self.members[rank].connection else {
-            return;
-        };
-        connection.outbox.push_back(frame);
-        // If that fails, the rank is gone, and `serve` finds that out after what it has said before.
-        let _ = connection.flush();
-        if connection.outbox.len() > UNREAD {
-            self.broke(rank, "does not read what the launcher sends".to_owned());
+        if let Some(Way::Here(connection)) = &mut self.members[rank].way
+            && !connection.post(frame)
+        {
+            self.broke(rank, UNREAD.to_owned());
         }
     }
 }
 
-impl Connection {
-    /// Sends as much as fits.
-    fn flush(&mut self) -> std::result::Result<(), Errno> {
-        while let Some(frame) = self.outbox.front() {
-            match send(&self.socket, &frame[self.sent..]) {
-                Ok(n) => self.sent += n,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => {
-                    self.outbox.clear();
-                    self.sent = 0;
-                    return Err(error);
-                }
-            }
-            if self.sent == frame.len() {
-                self.outbox.pop_front();
-                self.sent = 0;
-            }
-        }
-        Ok(())
-    }
-}
+/// Of a rank whose connection is full.
+pub(crate) const UNREAD: &str = "does not read what the launcher sends";
 
-fn send(socket: &OwnedFd, bytes: &[u8]) -> std::result::Result<usize, Errno> {
-    rustix::net::send(socket, bytes, rustix::net::SendFlags::NOSIGNAL)
-}
-
-enum Progress {
-    Waiting,
-    /// Rank, what came after its `Join`, process.
-    Join(usize, Frames, u32),
-}
-
-impl Stranger {
-    /// Reads no more than the next step takes. The error is why the connection is closed.
-    fn advance(&mut self) -> std::result::Result<Progress, String> {
-        let mut buffer = [0; MAX_JOIN];
-        loop {
-            let wants = match &self.welcome {
-                Some(_) => MAX_JOIN,
-                None => self.greeting.wants() - self.received.len(),
-            };
-            let n = match rustix::io::read(&self.socket, &mut buffer[..wants]) {
-                Ok(0) => return Err("closed the connection during the handshake".to_owned()),
-                Ok(n) => n,
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Ok(Progress::Waiting),
-                Err(error) => return Err(format!("handshake: {error}")),
-            };
-            if let Some((rank, frames)) = &mut self.welcome {
-                frames.push(&buffer[..n]);
-                match frames.next(MAX_JOIN).map_err(|e| e.to_string())? {
-                    None => {}
-                    Some(ToLauncher::Join {
-                        rank: said, pid, ..
-                    }) if said as usize == *rank => {
-                        return Ok(Progress::Join(*rank, std::mem::take(frames), pid));
-                    }
-                    Some(_) => return Err("did not join as it should".to_owned()),
-                }
-            } else {
-                self.received.extend_from_slice(&buffer[..n]);
-                self.step()?;
-            }
-        }
-    }
-
-    fn step(&mut self) -> std::result::Result<(), String> {
-        if self.received.len() < self.greeting.wants() {
-            return Ok(());
-        }
-        let step = self
-            .greeting
-            .step(&self.received)
-            .map_err(|e| e.to_string())?;
-        self.received.clear();
-        // A fresh socket takes these few bytes.
-        let sent = match &step {
-            Step::Challenge(bytes) => send(&self.socket, bytes),
-            Step::Welcome(_, bytes) => send(&self.socket, bytes),
-            Step::Refuse(_, bytes) => send(&self.socket, bytes),
-        };
-        sent.map_err(|e| format!("handshake: {e}"))?;
-        match step {
-            Step::Challenge(_) => Ok(()),
-            Step::Welcome(rank, _) => {
-                self.welcome = Some((rank as usize, Frames::default()));
-                Ok(())
-            }
-            Step::Refuse(refusal, _) => Err(format!("refused: {refusal:?}")),
-        }
-    }
+fn number(rank: usize) -> u32 {
+    u32::try_from(rank).unwrap_or(u32::MAX)
 }

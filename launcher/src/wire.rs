@@ -8,7 +8,7 @@ use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Version of the handshake and of the messages. Both sides must have the same one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Names of the variables that the launcher sets for each rank.
 pub mod env {
@@ -27,7 +27,12 @@ pub mod env {
     /// The job's identity: 16 random bytes in hexadecimal.
     pub const JOB: &str = "PGAS_JOB";
 
-    /// All of the above.
+    /// Set if ranks are to count what they do: [`ToLauncher::Stats`](super::ToLauncher::Stats).
+    pub const STATS: &str = "PGAS_STATS";
+    /// Set if ranks are to be ready for [`ToRank::Report`](super::ToRank::Report).
+    pub const WATCH: &str = "PGAS_WATCH";
+
+    /// Those that every rank has.
     pub const ALL: [&str; 7] = [RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CONTROL, SECRET, JOB];
 }
 
@@ -98,6 +103,33 @@ pub enum ToLauncher {
         /// Why, in one line.
         message: String,
     },
+    /// The answer to [`ToRank::Report`].
+    Doing {
+        /// What this rank is doing, in one line.
+        what: String,
+    },
+    /// What I have done, in all; before [`ToLauncher::Leave`].
+    Stats(RankStats),
+}
+
+/// What a rank has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankStats {
+    /// With each rank that it has had to do with, ascending.
+    pub traffic: Vec<Traffic>,
+    /// Time in waits for other ranks, of all threads together. Waits of less than a microsecond or so do not count.
+    pub waited: std::time::Duration,
+}
+
+/// What a rank has done with the memory of another or its own, and messages that it has sent there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// The other rank.
+    pub rank: u32,
+    /// How many operations; each element of a batch is one, and each section with elements there.
+    pub operations: u64,
+    /// Bytes moved, either way.
+    pub bytes: u64,
 }
 
 /// What the launcher says.
@@ -135,6 +167,8 @@ pub enum ToRank {
     },
     /// All ranks have left: exit.
     Goodbye,
+    /// What are you doing? Answered by [`ToLauncher::Doing`].
+    Report,
 }
 
 /// `text` in at most [`MAX_TEXT`] bytes.
@@ -185,6 +219,29 @@ impl Frames {
     /// # Errors
     /// If the frame claims more than `limit` bytes, as soon as it does, or if it is no `T`.
     pub fn next<T: serde::de::DeserializeOwned>(&mut self, limit: usize) -> Result<Option<T>> {
+        let Some(length) = self.whole(limit)? else {
+            return Ok(None);
+        };
+        let message = codec::decode(&self.bytes[4..length + 4], limit)?;
+        self.bytes.drain(..length + 4);
+        Ok(Some(message))
+    }
+
+    /// As [`next`](Self::next), but the frame as it is, with its length in front.
+    ///
+    /// # Errors
+    /// If the frame claims more than `limit` bytes.
+    pub fn next_frame(&mut self, limit: usize) -> Result<Option<Arc<[u8]>>> {
+        let Some(length) = self.whole(limit)? else {
+            return Ok(None);
+        };
+        let frame = Arc::from(&self.bytes[..length + 4]);
+        self.bytes.drain(..length + 4);
+        Ok(Some(frame))
+    }
+
+    /// The length of the next frame's body, if all of it has arrived.
+    fn whole(&self, limit: usize) -> Result<Option<usize>> {
         let Some((head, rest)) = self.bytes.split_first_chunk::<4>() else {
             return Ok(None);
         };
@@ -195,12 +252,7 @@ impl Frames {
                 format!("frame of {length} bytes, at most {limit} allowed"),
             ));
         }
-        let Some(body) = rest.get(..length) else {
-            return Ok(None);
-        };
-        let message = codec::decode(body, limit)?;
-        self.bytes.drain(..length + 4);
-        Ok(Some(message))
+        Ok((rest.len() >= length).then_some(length))
     }
 }
 
@@ -235,14 +287,14 @@ pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 /// Byte strings as such: one copy each, where a sequence would visit every byte.
-mod bytes {
+pub(crate) mod bytes {
     use serde::{Deserializer, Serializer, de::Visitor};
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(bytes)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
         struct Bytes;
         impl Visitor<'_> for Bytes {
             type Value = Vec<u8>;

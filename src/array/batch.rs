@@ -250,6 +250,7 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         same_len("scatter_with", indices.len(), values.len())?;
         self.check_indices("scatter_with", indices)?;
         let access = Access::atomic("scatter_with", Location::caller());
+        self.count_all(access, indices.iter().copied())?;
         let spots = || {
             indices
                 .iter()

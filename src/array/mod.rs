@@ -11,6 +11,7 @@ mod algorithm;
 mod atomic;
 mod batch;
 mod build;
+mod count;
 mod halo;
 mod index;
 mod io;
@@ -90,10 +91,10 @@ pub struct GlobalArray<T: Element, const D: usize = 1> {
     /// In one dimension in blocks: indices below this are looked up in `rows`, all or none. While
     /// the array is not open it is 0, so that the slow path looks at `mode`: one comparison for
     /// bounds and mode. In more dimensions it is 1 while the array is open. In a job that looks
-    /// for races it is always 0.
+    /// for races or counts what it does it is always 0.
     open: usize,
     /// Whether the slow path looks an element up before all else: one dimension that is not in
-    /// blocks, in a job that does not look for races.
+    /// blocks, in a job that neither looks for races nor counts what it does.
     off_line: bool,
     /// The two numbers that give the owner of such an index.
     multiplier: u64,
@@ -103,6 +104,8 @@ pub struct GlobalArray<T: Element, const D: usize = 1> {
     boundary: [Boundary<T>; D],
     halo: Option<Halo<D>>,
     shadow: Option<Box<Shadow>>,
+    /// Whether all goes the slow path: the job looks for races, or counts what it does.
+    slow: bool,
     window: Window,
     element: PhantomData<T>,
 }
@@ -184,8 +187,9 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     ) -> Result<Self> {
         let mut array = Self::allocate_alone(core, layout, boundary, faces_only)?;
         array.shadow = Self::shadow(core, &array.layout, checks)?;
+        array.slow = array.shadow.is_some() || core.counts();
         array.open = array.line();
-        array.off_line = D == 1 && array.layout.line().0 == 0 && array.shadow.is_none();
+        array.off_line = D == 1 && array.layout.line().0 == 0 && !array.slow;
         Ok(array)
     }
 
@@ -232,6 +236,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             boundary,
             halo,
             shadow: None,
+            slow: false,
             window,
             element: PhantomData,
         };
@@ -428,7 +433,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     #[inline]
     fn line(&self) -> usize {
         match D {
-            _ if self.shadow.is_some() => 0,
+            _ if self.slow => 0,
             1 => self.layout.line().0,
             _ => 1,
         }

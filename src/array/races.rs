@@ -389,7 +389,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// the modes see to it that there is nothing to find.
     #[inline]
     pub(super) fn note(&self, access: Access, index: [usize; D]) -> Result<()> {
-        if self.shadow.is_none() {
+        if !self.slow {
             return Ok(());
         }
         self.note_all(access, std::iter::once(index))
@@ -399,8 +399,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     pub(super) fn note_all<I: ArrayIndex<D>>(
         &self,
         access: Access,
-        indices: impl Iterator<Item = I>,
+        indices: impl Iterator<Item = I> + Clone,
     ) -> Result<()> {
+        if self.slow {
+            self.count_all(access, indices.clone())?;
+        }
         let Some((shadow, races)) = self.watched()? else {
             return Ok(());
         };
@@ -414,6 +417,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     /// [`GlobalArray::note`] of a section.
     pub(super) fn note_section(&self, access: Access, slices: [Slice; D]) -> Result<()> {
+        self.count_section(slices);
         let Some((shadow, races)) = self.watched()? else {
             return Ok(());
         };
@@ -430,9 +434,10 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         index: [usize; D],
         operation: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        if self.shadow.is_none() {
+        if !self.slow {
             return operation();
         }
+        self.count_all(access, std::iter::once(index))?;
         let spot = self.locate(access.call, index)?;
         self.all_in_order(access, || std::iter::once(spot), operation)
     }

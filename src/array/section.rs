@@ -109,6 +109,7 @@ where
         same_shape("acc", slices, values.shape())?;
         let values = values.as_standard_layout();
         let access = Access::atomic("acc", Location::caller());
+        self.count_section(slices);
         self.all_in_order(
             access,
             || self.spots(slices),

@@ -115,6 +115,7 @@ impl<T: AtomicElement, const D: usize, O: Operator<T>> Updates<'_, T, D, O> {
             return Err(self.array.out_of_bounds("push", index));
         }
         let (rank, offset) = self.array.layout.locate(index);
+        self.array.core_of().count(rank, 1, size_of::<T>());
         match self.array.element_of(rank, offset)? {
             Some(at) => {
                 self.push_at(at, value);

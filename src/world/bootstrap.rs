@@ -19,6 +19,7 @@ use super::pool::Pool;
 use super::progress::Service;
 use super::races::{Checks, Races};
 use super::room::{allows_posix, shm_text};
+use super::stats::Stats;
 use super::{Core, Job, Team, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
@@ -100,6 +101,9 @@ pub(super) fn start() -> Result<World> {
     };
     let limits = Arc::new(Limits::default());
     limits.set_timeout(timeout);
+    if std::env::var_os(ucxrun::wire::env::WATCH).is_some() {
+        limits.watch();
+    }
     match assemble(&mut bootstrap, &limits, checks) {
         Ok((core, service)) => {
             let launcher = match bootstrap {
@@ -205,6 +209,7 @@ fn assemble(
         team: 0,
         parent: None,
         job: Arc::new(Job {
+            stats: Stats::from_env(size),
             rings: Rings::default(),
             next_ticket: AtomicU64::new(0),
             next_team: AtomicU32::new(1),

@@ -5,7 +5,7 @@ use crate::wait::Limits;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use ucxrun::client::{Control, ControlReader, ControlWriter};
-use ucxrun::wire::ToRank;
+use ucxrun::wire::{RankStats, ToLauncher, ToRank};
 
 /// The launcher's connection after the start; `None` inside for a world without launcher.
 #[derive(Debug)]
@@ -20,8 +20,9 @@ impl Launcher {
     pub(super) fn listen(control: Control, limits: Arc<Limits>) -> Result<Self> {
         let (reader, writer) = control.split();
         let (said_goodbye, goodbye) = channel();
+        let answers = writer.clone();
         super::spawn("pgas-control", move || {
-            listen(reader, &limits, &said_goodbye);
+            listen(reader, &answers, &limits, &said_goodbye);
         })?;
         Ok(Self {
             writer,
@@ -56,6 +57,12 @@ impl Launcher {
         let _ = self.writer.failed(code, message);
     }
 
+    /// Tells the launcher what this rank has done.
+    pub(super) fn stats(&self, stats: RankStats) {
+        // If it does not come there, it is missing in a table.
+        let _ = self.writer.send(&ToLauncher::Stats(stats));
+    }
+
     /// Ends the connection, and with it the thread that listens.
     pub(super) fn close(&self) {
         self.writer.close();
@@ -66,7 +73,12 @@ fn lost(error: ucxrun::Error) -> Error {
     Error::new(ErrorKind::Bootstrap, error.to_string())
 }
 
-fn listen(mut reader: ControlReader, limits: &Limits, goodbye: &Sender<()>) {
+fn listen(
+    mut reader: ControlReader,
+    answers: &ControlWriter,
+    limits: &Limits,
+    goodbye: &Sender<()>,
+) {
     loop {
         match reader.next() {
             Ok(Some(ToRank::Goodbye)) => {
@@ -87,6 +99,12 @@ fn listen(mut reader: ControlReader, limits: &Limits, goodbye: &Sender<()>) {
                 limits.fail(error);
                 // Ends a wait for the goodbye, which looks for the failure.
                 let _ = goodbye.send(());
+            }
+            Ok(Some(ToRank::Report)) => {
+                // What a rank does that is in no collective, the system knows better.
+                if let Some(what) = limits.waiting() {
+                    let _ = answers.send(&ToLauncher::Doing { what });
+                }
             }
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => {

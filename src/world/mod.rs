@@ -20,6 +20,7 @@ mod room;
 mod segment;
 mod signature;
 mod stage;
+mod stats;
 mod team;
 mod thread;
 
@@ -123,6 +124,8 @@ pub(crate) struct Core {
 /// What all teams of a process have in common, beside UCX's objects.
 #[derive(Debug)]
 struct Job {
+    /// What this rank counts, if anybody wants to know.
+    stats: Option<stats::Stats>,
     /// Of large messages between ranks of a node.
     rings: messages::Rings,
     /// Of the next request to an owner.
@@ -211,7 +214,12 @@ impl World {
             .core
             .barrier(&Signature::new(Call::Finish))
             .and_then(|()| match &self.launcher {
-                Some(launcher) => launcher.leave(&self.team.core.limits),
+                Some(launcher) => {
+                    if let Some(stats) = &self.team.core.job.stats {
+                        launcher.stats(stats.report());
+                    }
+                    launcher.leave(&self.team.core.limits)
+                }
                 None => Ok(()),
             });
         if let Err(error) = &left {

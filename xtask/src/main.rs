@@ -2,6 +2,7 @@
 //! Rust and a C compiler. They set the machine up and call `cargo`; the rest is cargo's.
 
 mod process;
+mod rig;
 mod setup;
 mod test;
 mod ucx_wheel;
@@ -18,15 +19,15 @@ type Result<T> = std::result::Result<T, String>;
 const USAGE: &str = "\
 usage:
   cargo xtask demo                          the heat stencil on 4 ranks, in release
-  cargo xtask test [--only LEG] [FILTER]    all tests; legs: default, posix, tcp, ucx-1.22
-  cargo xtask setup                         only finds UCX, or installs it (both of the others do, too)";
+  cargo xtask test [--only LEG] [FILTER]    all tests; legs: default, posix, tcp, ucx-1.22, hosts
+  cargo xtask setup                         only finds UCX and the tools of the tests, or installs them";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match *words {
         ["demo"] => setup::setup().and_then(|()| demo()),
-        ["setup"] => setup::setup(),
+        ["setup"] => setup::setup().and_then(|()| rig::install()),
         ["test", ref options @ ..] => test::Selection::parse(options)
             .and_then(|selection| setup::setup().and_then(|()| test::test(&selection))),
         ["help" | "-h" | "--help"] => {

@@ -2,7 +2,7 @@
 //! other transports and on a newer UCX.
 
 use crate::process::{cargo, describe, output_of, run};
-use crate::{Result, root, target, ucx_wheel};
+use crate::{Result, rig, root, target, ucx_wheel};
 use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
@@ -22,10 +22,19 @@ enum Leg {
     Tcp,
     /// The same binaries on a newer UCX.
     Ucx122,
+    /// Ranks on several hosts: the launcher's own tests through agents, and those that need real hosts, in name spaces.
+    /// Needs root.
+    Hosts,
 }
 
 impl Leg {
-    const ALL: [Self; 4] = [Self::Default, Self::Posix, Self::Tcp, Self::Ucx122];
+    const ALL: [Self; 5] = [
+        Self::Default,
+        Self::Posix,
+        Self::Tcp,
+        Self::Ucx122,
+        Self::Hosts,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -33,13 +42,14 @@ impl Leg {
             Self::Posix => "posix",
             Self::Tcp => "tcp",
             Self::Ucx122 => "ucx-1.22",
+            Self::Hosts => "hosts",
         }
     }
 
     /// What to set in the environment of tests and ranks.
     fn environment(self) -> Result<Vec<(&'static str, OsString)>> {
         Ok(match self {
-            Self::Default => vec![],
+            Self::Default | Self::Hosts => vec![],
             Self::Posix => vec![("UCX_TLS", "posix,self".into())],
             Self::Tcp => vec![("UCX_TLS", "tcp,self".into())],
             Self::Ucx122 => {
@@ -107,6 +117,9 @@ pub(crate) fn test(selection: &Selection) -> Result<()> {
 }
 
 fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
+    if leg == Leg::Hosts {
+        return run_on_hosts(filter);
+    }
     let environment = leg.environment()?;
     let mut tests = cargo();
     tests.args(["test", "--workspace", "--no-fail-fast"]);
@@ -127,6 +140,26 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
         return Ok(());
     }
     run_examples(leg, &environment)
+}
+
+/// The launcher's tests, whose outcomes must not depend on where ranks are.
+const ANYWHERE: [&str; 6] = ["exit", "handshake", "output", "passing", "ranks", "signals"];
+
+fn run_on_hosts(filter: Option<&str>) -> Result<()> {
+    rig::install()?;
+    let mut tests = cargo();
+    tests.args(["test", "--workspace", "--no-fail-fast"]);
+    for name in ANYWHERE {
+        tests.args(["--test", name]);
+    }
+    tests.args(filter).env("UCXRUN_TEST_HOSTS", "1");
+    run(&mut tests, TESTS)?;
+    let mut tests = cargo();
+    tests.args(["test", "--workspace", "--no-fail-fast", "--test", "hosts"]);
+    tests
+        .args(filter)
+        .args(["--", "--ignored", "--test-threads=1"]);
+    run(&mut tests, TESTS)
 }
 
 /// Runs every file of `examples/` on 4 ranks; each checks its own result.

@@ -12,9 +12,33 @@ use std::time::{Duration, Instant};
 /// How long a run may take before the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Whether the ranks are to be on several hosts, for which agents of this machine pretend to be: the same tests, the
+/// same outcomes.
+pub fn pretending() -> bool {
+    std::env::var_os("UCXRUN_TEST_HOSTS").is_some()
+}
+
+/// What starts such an agent.
+pub const AGENT: &str = "sh -c {command}";
+
+/// Pretended hosts for three ranks.
+pub fn places() -> (Vec<ucxrun::Place>, ucxrun::Agents) {
+    let hosts = ucxrun::hosts::parse_list("one,two:2").unwrap();
+    let places = ucxrun::hosts::place(&hosts, None, ucxrun::Map::Slot).unwrap();
+    let agents = ucxrun::Agents {
+        command: Some(AGENT.split(' ').map(Into::into).collect()),
+        program: env!("CARGO_BIN_EXE_ucxrun").into(),
+        ..Default::default()
+    };
+    (places, agents)
+}
+
 /// The launcher, with its arguments.
 pub fn ucxrun<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ucxrun"));
+    if pretending() {
+        command.args(["--host", "one,two:2,three", "--agent", AGENT]);
+    }
     command.args(args).stdin(Stdio::null());
     command
 }

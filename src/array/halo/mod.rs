@@ -89,6 +89,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         for message in &halo.sends {
             // SAFETY: the cells lie in this rank's memory.
             let values = unsafe { load_rows::<T, D>(base, &message.cells, message.len) }?;
+            self.core_of()
+                .count(message.rank, 1, size_of_val(&values[..]));
             self.window
                 .put_range(message.rank, message.place(halo.turn), &values)?;
         }
@@ -155,6 +157,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let base = self.window.base();
         for message in &halo.sends {
             let at = message.place(turn);
+            let bytes = message.len * size_of::<T>();
+            self.window.core().count(message.rank, 1, bytes);
             let theirs = self.window.get_range::<T>(message.rank, at, message.len)?;
             // One by one: cells of one message may be the same (mirrors).
             for row in message.cells.iter().flat_map(Patch::rows) {

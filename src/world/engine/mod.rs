@@ -191,12 +191,13 @@ impl Engine {
     ) -> Result<R> {
         state.sequence = state.sequence.wrapping_add(1);
         let sequence = state.sequence;
-        let outcome = match &self.block {
+        let what = || format!("in {signature}{}", signature.place());
+        let outcome = self.limits.waiting_for(what, || match &self.block {
             Some(block) if self.nodes.my_place() != 0 => {
                 self.follow(block, sequence, signature, mine, read)
             }
             block => self.lead(block.as_ref(), sequence, signature, mine, combine, read),
-        };
+        });
         if let Err(error) = &outcome
             && error.kind() != ErrorKind::Mismatch
         {

@@ -385,6 +385,7 @@ impl Core {
     ) -> Result<Request<'_, ()>> {
         self.check()?;
         self.check_rank("send to", to)?;
+        self.count(to, 1, content.len());
         let mut bytes = Vec::with_capacity(content.len() + self.end());
         bytes.extend_from_slice(content);
         self.write_end(&mut bytes, label);
@@ -409,6 +410,7 @@ impl Core {
         let Some((header, mut outgoing)) = Outgoing::start(self, to, content) else {
             return self.post(to, tag, content, label)?.wait();
         };
+        self.count(to, 1, content.len());
         let mut bytes = encode(&header)?;
         self.write_end(&mut bytes, label);
         let tag = MESSAGE | IN_RING | self.from(self.rank) | u64::from(tag);

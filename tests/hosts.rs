@@ -1,0 +1,286 @@
+//! Arrays over three hosts and a real network: what works on one machine works there, and a rank that is out of reach
+//! is an error that names it, within the launcher's limit.
+//!
+//! Needs root and `cargo xtask setup`: run by `cargo xtask test --only hosts`.
+
+#[path = "rigs/netns/rig.rs"]
+mod rig;
+
+use pgas::{Dist, GlobalArray, Op, World};
+use rig::Rig;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Ranks 0, 1 and 2, 3.
+const HOSTS: &str = "host1,host2:2,host3";
+/// Tells the worker what to do.
+const WORKER: &str = "HOSTS_WORKER";
+/// What `--lost-after` says, in seconds.
+const LOST: u64 = 2;
+
+fn up() -> Rig {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Rig::up(&folder.join("tests/rigs/netns/rig"), 3)
+}
+
+fn ucxrun() -> PathBuf {
+    let me = std::env::current_exe().unwrap();
+    me.parent().unwrap().parent().unwrap().join("ucxrun")
+}
+
+/// This file's worker on the hosts, launched from the first; `trap` is what its shell does before.
+fn workers(rig: &Rig, what: &str, options: &[&str], trap: &str) -> Command {
+    let mut command = rig.on("host1", ucxrun());
+    command
+        .args(["--host", HOSTS, "--timeout", "60"])
+        .args(options);
+    // Whatever transports the tests run over, this is about those that are found here.
+    command.env_remove("UCX_TLS").env(WORKER, what);
+    let run = format!("{trap}; exec \"$0\" worker --exact --nocapture --test-threads=1");
+    command
+        .args(["sh", "-c", &run])
+        .arg(std::env::current_exe().unwrap());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn output(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+#[test]
+#[ignore = "needs the rig"]
+fn arrays_work() {
+    let rig = up();
+    let six = ["-x", "UCX_TCP_AF_PRIO=inet6"];
+    for options in [&[][..], &["--net", "eth0"], &["--map", "node"], &six] {
+        let what = if options.len() == 2 && options[0] == "--map" {
+            "turns"
+        } else {
+            "blocks"
+        };
+        let (code, text) = output(&mut workers(&rig, what, options, ":"));
+        assert_eq!(code, Some(0), "{text}");
+        assert_eq!(text.matches("worked through").count(), 4, "{text}");
+    }
+}
+
+/// Cuts host 3 off while the others do `what`, and returns what they say until the job has ended.
+fn cut_during(what: &str) -> String {
+    let rig = up();
+    let lost = LOST.to_string();
+    // They shall have the time to say how their call has ended.
+    let mut command = workers(&rig, what, &["--lost-after", &lost], "trap '' TERM");
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while text.matches("under way").count() < 4 {
+        assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    rig.cut("host3");
+    let cut = Instant::now();
+    out.read_to_string(&mut text).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    let status = child.wait().unwrap();
+    // The limit, and a second's grace.
+    let taken = cut.elapsed();
+    assert!(taken < Duration::from_secs(LOST + 3), "{taken:?}: {text}");
+    assert_eq!(status.code(), Some(125), "{text}");
+    assert!(
+        text.contains("ucxrun: host host3: no sign of life for 2s"),
+        "{text}"
+    );
+    rig.join("host3");
+    let (code, again) = output(&mut workers(&rig, "blocks", &[], ":"));
+    assert_eq!(code, Some(0), "{again}");
+    text
+}
+
+#[test]
+#[ignore = "needs the rig"]
+fn link_cut_during_a_get() {
+    let text = cut_during("get");
+    // Rank 0 gets from rank 3, and hears who is lost.
+    let words = "rank 0: get ended: PeerFailed, rank Some(3)";
+    assert!(text.contains(words), "{text}");
+}
+
+#[test]
+#[ignore = "needs the rig"]
+fn link_cut_during_a_barrier() {
+    let text = cut_during("barrier");
+    for rank in [0, 1, 2] {
+        let words = format!("rank {rank}: barrier ended: PeerFailed, rank Some(3)");
+        assert!(text.contains(&words), "{text}");
+    }
+}
+
+#[test]
+#[ignore = "needs the rig"]
+fn killed_rank_on_another_host() {
+    let rig = up();
+    let (code, text) = output(&mut workers(&rig, "killed", &[], "trap '' TERM"));
+    assert_eq!(code, Some(137), "{text}");
+    let line = "ucxrun: rank 3 on host host3: killed by signal 9 (SIGKILL)";
+    assert!(text.contains(line), "{text}");
+    for rank in [0, 1, 2] {
+        let words = format!("rank {rank}: barrier ended: PeerFailed, rank Some(3)");
+        assert!(text.contains(&words), "{text}");
+    }
+}
+
+#[test]
+#[ignore = "needs the rig"]
+fn host_without_the_library() {
+    let rig = up();
+    // Hides UCX from host 2 alone.
+    let hide = "for lib in $(ldconfig -p | grep -o '/[^ ]*libucp.so.0$'); do \
+         mount --bind /dev/null $lib || exit 1; done";
+    let status = rig.on("host2", "sh").args(["-c", hide]).status().unwrap();
+    assert!(status.success());
+    let began = Instant::now();
+    let mut command = workers(&rig, "blocks", &[], ":");
+    command.env_remove("LD_LIBRARY_PATH");
+    let (code, text) = output(&mut command);
+    assert!(began.elapsed() < Duration::from_secs(10), "{text}");
+    assert_eq!(code, Some(127), "{text}");
+    assert!(
+        text.contains("on host host2: exited with code 127"),
+        "{text}"
+    );
+    assert!(text.contains("libucp.so.0"), "{text}");
+}
+
+#[test]
+#[ignore = "needs the rig"]
+fn slow_network() {
+    let rig = up();
+    rig.slow("host3", "2mbit");
+    // Signs of life come through beside the data.
+    let (code, text) = output(&mut workers(&rig, "bulk", &["--lost-after", "2"], ":"));
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(text.matches("worked through").count(), 4, "{text}");
+}
+
+#[test]
+fn worker() {
+    // Not a test: what the ranks of others do.
+    let Ok(what) = std::env::var(WORKER) else {
+        return;
+    };
+    let run = World::run(|world| {
+        match &*what {
+            "blocks" => work(world, &[&[0], &[1, 2], &[3]])?,
+            "turns" => work(world, &[&[0], &[1, 3], &[2]])?,
+            "bulk" => bulk(world)?,
+            what => wait(world, what),
+        }
+        println!("worked through");
+        Ok::<_, pgas::Error>(())
+    });
+    if let Err(error) = run {
+        eprintln!("Error: {error}");
+        std::process::exit(1);
+    }
+    std::process::exit(0);
+}
+
+fn work(world: &World, hosts: &[&[usize]]) -> pgas::Result<()> {
+    let me = world.rank();
+    let mine = hosts.iter().find(|ranks| ranks.contains(&me)).unwrap();
+    // Ranks of a host share memory, and no others do.
+    assert_eq!(world.node_ranks(), *mine);
+    let sum = world.all_reduce(me as u64, Op::Sum)?;
+    assert_eq!(sum, 6);
+    for dist in [Dist::Block, Dist::Cyclic] {
+        let array = GlobalArray::<u64>::builder(world, 4_000)
+            .dist([dist])
+            .build()?;
+        world.barrier()?;
+        for index in (me..4_000).step_by(4 * 37) {
+            array.put(index, index as u64 + 1)?;
+            array.fetch_add(index, 10)?;
+        }
+        world.barrier()?;
+        let indices: Vec<usize> = (0..4_000).collect();
+        let right = |index: usize| {
+            if index % 148 < 4 {
+                index as u64 + 11
+            } else {
+                0
+            }
+        };
+        for (index, value) in array.gather(&indices)?.into_iter().enumerate() {
+            assert_eq!(value, right(index), "{index}");
+        }
+        assert_eq!(
+            array.get((me * 148 + 148) % 4_000)?,
+            right((me * 148 + 148) % 4_000)
+        );
+        world.barrier()?;
+        array.close()?;
+    }
+    let (values, _) = world.sendrecv((me + 1) % 4, (me + 3) % 4, 1, &vec![me; 50_000])?;
+    assert!(values.iter().all(|&value| value == (me + 3) % 4));
+    world.barrier()
+}
+
+/// A megabyte from host 3, which takes longer than a host may be silent.
+fn bulk(world: &World) -> pgas::Result<()> {
+    let array = GlobalArray::<u64>::from_fn(world, 4 << 17, |index| index as u64)?;
+    if world.rank() == 0 {
+        let values = array.get_range(3 << 17..4 << 17)?;
+        assert!(
+            values
+                .iter()
+                .zip(3_u64 << 17..)
+                .all(|(&value, right)| value == right)
+        );
+    }
+    world.barrier()
+}
+
+/// Waits until something goes wrong, and says what; the job is ended then.
+fn wait(world: &World, what: &str) {
+    let me = world.rank();
+    let array = GlobalArray::<u64>::new(world, 400).unwrap();
+    world.barrier().unwrap();
+    println!("under way");
+    let (call, error) = match (what, me) {
+        ("get", 0) => loop {
+            if let Err(error) = array.get(399) {
+                break ("get", error);
+            }
+        },
+        ("killed", 3) => {
+            std::thread::sleep(Duration::from_millis(200));
+            let me = rustix::process::getpid();
+            rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
+            unreachable!();
+        }
+        (_, 3) => loop {
+            std::thread::sleep(Duration::from_secs(1));
+        },
+        _ => ("barrier", world.barrier().unwrap_err()),
+    };
+    println!(
+        "rank {me}: {call} ended: {:?}, rank {:?}: {error}",
+        error.kind(),
+        error.peer()
+    );
+    // Until the launcher ends it.
+    std::thread::sleep(Duration::from_secs(60));
+}
