@@ -1,6 +1,5 @@
 //! Zarr arrays, with feature `zarr`.
 
-#![cfg(feature = "zarr")]
 #![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
 
 mod model;

@@ -2,9 +2,9 @@
 //! Rust and a C compiler. They set the machine up and call `cargo`; the rest is cargo's.
 
 mod process;
-mod rig;
 mod setup;
 mod test;
+mod tools;
 mod ucx_wheel;
 
 use process::{cargo, run};
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match *words {
         ["demo"] => setup::setup().and_then(|()| demo()),
-        ["setup"] => setup::setup().and_then(|()| rig::install()),
+        ["setup"] => setup::setup().and_then(|()| tools::install()),
         ["test", ref options @ ..] => test::Selection::parse(options)
             .and_then(|selection| setup::setup().and_then(|()| test::test(&selection))),
         ["help" | "-h" | "--help"] => {

@@ -2,11 +2,14 @@
 //! other transports and on a newer UCX.
 
 use crate::process::{cargo, describe, output_of, run};
-use crate::{Result, rig, root, target, ucx_wheel};
+use crate::{Result, root, target, tools, ucx_wheel};
 use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
+
+/// With all features.
+const TEST: [&str; 4] = ["test", "--workspace", "--features", "pgas/zarr"];
 
 const BUILD: Duration = Duration::from_secs(20 * 60);
 const TESTS: Duration = Duration::from_secs(15 * 60);
@@ -99,8 +102,9 @@ impl Selection {
 
 /// Runs all legs, also after one has failed; the error names those that did.
 pub(crate) fn test(selection: &Selection) -> Result<()> {
+    tools::install()?;
     // Once, and before LD_LIBRARY_PATH has a UCX that must not be linked.
-    run(cargo().args(["test", "--workspace", "--no-run"]), BUILD)?;
+    run(cargo().args(TEST).arg("--no-run"), BUILD)?;
     let mut failed = Vec::new();
     for leg in &selection.legs {
         let name = leg.name();
@@ -122,7 +126,7 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
     }
     let environment = leg.environment()?;
     let mut tests = cargo();
-    tests.args(["test", "--workspace", "--no-fail-fast"]);
+    tests.args(TEST).arg("--no-fail-fast");
     if leg != Leg::Default {
         // What runs on UCX: not the launcher's tests, nor those in the documentation. Chosen by
         // name, as with fewer packages cargo would choose other features and build all anew.
@@ -146,16 +150,15 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
 const ANYWHERE: [&str; 6] = ["exit", "handshake", "output", "passing", "ranks", "signals"];
 
 fn run_on_hosts(filter: Option<&str>) -> Result<()> {
-    rig::install()?;
     let mut tests = cargo();
-    tests.args(["test", "--workspace", "--no-fail-fast"]);
+    tests.args(TEST).arg("--no-fail-fast");
     for name in ANYWHERE {
         tests.args(["--test", name]);
     }
     tests.args(filter).env("UCXRUN_TEST_HOSTS", "1");
     run(&mut tests, TESTS)?;
     let mut tests = cargo();
-    tests.args(["test", "--workspace", "--no-fail-fast", "--test", "hosts"]);
+    tests.args(TEST).args(["--no-fail-fast", "--test", "hosts"]);
     tests
         .args(filter)
         .args(["--", "--ignored", "--test-threads=1"]);
