@@ -44,7 +44,7 @@ fn check_places<T: Value, const D: usize>(
     for (rank, mut held) in held.into_iter().enumerate() {
         let owned = array.owned(rank);
         assert_eq!(owned.len(), held.len(), "{case:?}");
-        assert_eq!(owned.len(), owned.shape().iter().product::<usize>());
+        assert_eq!(owned.len(), owned.shape().iter().product());
         assert_eq!(owned.is_empty(), held.is_empty());
         held.sort_unstable();
         let in_order: Vec<_> = held.iter().map(|&(_, index)| index).collect();
@@ -244,7 +244,7 @@ fn one_length(world: &World, len: usize, dist: &Dist) -> pgas::Result<()> {
     }
     assert_eq!(array.get_range(0..len)?, right, "{dist:?}");
     let sum: u64 = array.read()?.iter().sum();
-    assert_eq!(world.all_reduce(sum, Op::Sum)?, right.iter().sum::<u64>());
+    assert_eq!(world.all_reduce(sum, Op::Sum)?, right.iter().sum());
     assert_eq!(array.get(len).unwrap_err().kind(), ErrorKind::OutOfBounds);
     Ok(())
 }
