@@ -452,7 +452,8 @@ mod tests {
             let mut bytes = header::<u16>(&[12, 34], Order::C);
             let len = bytes.len();
             bytes[at % len] = byte;
-            bytes.truncate(len - cut % 3 * (cut % len));
+            // Whole half of the time.
+            bytes.truncate(len - if cut < 100 { 0 } else { cut % len });
             if let Ok(header) = parse(&bytes) {
                 prop_assert!(header.data <= len as u64);
             }
