@@ -122,10 +122,24 @@ fn link_cut_during_a_get() {
 #[ignore = "needs the rig"]
 fn link_cut_during_a_barrier() {
     let text = cut_during("barrier");
+    each_hears(&text, "rank 3 failed: host host3: no sign of life for 2s");
+}
+
+/// The barrier of each rank but 3 has failed, for this reason. A rank that hears it from its node's leader has the
+/// words, and may not have the number.
+fn each_hears(text: &str, reason: &str) {
     for rank in [0, 1, 2] {
-        let words = format!("rank {rank}: barrier ended: PeerFailed, rank Some(3)");
-        assert!(text.contains(&words), "{text}");
+        let begin = format!("rank {rank}: barrier ended: PeerFailed, rank ");
+        let line = text.lines().find(|line| line.contains(&begin));
+        assert!(
+            line.is_some_and(|line| line.contains(reason)),
+            "{rank}: {text}"
+        );
     }
+    assert!(
+        text.contains("rank 0: barrier ended: PeerFailed, rank Some(3)"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -136,10 +150,7 @@ fn killed_rank_on_another_host() {
     assert_eq!(code, Some(137), "{text}");
     let line = "ucxrun: rank 3 on host host3: killed by signal 9 (SIGKILL)";
     assert!(text.contains(line), "{text}");
-    for rank in [0, 1, 2] {
-        let words = format!("rank {rank}: barrier ended: PeerFailed, rank Some(3)");
-        assert!(text.contains(&words), "{text}");
-    }
+    each_hears(&text, "rank 3 failed: killed by signal 9 (SIGKILL)");
 }
 
 #[test]
