@@ -187,6 +187,39 @@ fn slow_network() {
 }
 
 #[test]
+#[ignore = "needs the rig"]
+fn ranks_kept_apart() {
+    let rig = up();
+    for wrap in [
+        "unshare --user --map-root-user",
+        "unshare --ipc",
+        "unshare --pid --fork",
+    ] {
+        let (code, text) = output(&mut workers(&rig, "bulk", &["--wrap", wrap], ":"));
+        assert_eq!(code, Some(0), "{wrap}: {text}");
+        assert_eq!(text.matches("worked through").count(), 4, "{wrap}: {text}");
+    }
+}
+
+#[test]
+#[ignore = "needs the rig"]
+fn what_ranks_have_done() {
+    let rig = up();
+    let prefix = std::env::temp_dir().join(format!("hosts-stats-{}", std::process::id()));
+    let option = format!("--stats={}", prefix.display());
+    let (code, text) = output(&mut workers(&rig, "bulk", &[&option], ":"));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("1.0 MiB"), "{text}");
+    let file = |end: &str| PathBuf::from(format!("{}{end}", prefix.display()));
+    let json = std::fs::read_to_string(file(".json")).unwrap();
+    let from_host_3 = "{\"with\": 3, \"operations\": 1, \"bytes\": 1048576}";
+    assert!(json.contains(from_host_3), "{json}");
+    for end in [".json", ".svg"] {
+        std::fs::remove_file(file(end)).unwrap();
+    }
+}
+
+#[test]
 fn worker() {
     // Not a test: what the ranks of others do.
     let Ok(what) = std::env::var(WORKER) else {
