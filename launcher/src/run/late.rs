@@ -13,7 +13,7 @@ use crate::wire::ToRank;
 impl Engine {
     /// Asks what the ranks are doing: themselves, and the system.
     pub(super) fn ask(&mut self) {
-        self.server.tell_all(&ToRank::Report);
+        // The system first: a rank that is asked wakes up.
         for (rank, doing) in self.ranks.iter().zip(&mut self.doing) {
             if let (Some(process), None) = (&rank.process, rank.exit) {
                 doing.1 = Some(watch::doing(process.pid()));
@@ -23,6 +23,7 @@ impl Engine {
             // If that fails, we know less.
             let _ = fleet.post(ALL, &ToAgent::Look);
         }
+        self.server.tell_all(&ToRank::Report);
     }
 
     pub(super) fn answered(&self) -> bool {
