@@ -194,6 +194,31 @@ fn alive_outside(line: &str) -> bool {
 }
 
 #[test]
+fn few_descriptors_are_enough_for_many_hosts() {
+    let limited = |limit: &str, options: &[&str]| {
+        let launcher = on_hosts(32, options);
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]);
+        command
+            .arg(launcher.get_program())
+            .args(launcher.get_args());
+        command
+    };
+    let options = ["--agent", AGENT, "-n", "32", "sh", "-c", "ulimit -Sn"];
+    let ended = run(&mut limited("-Sn 64", &options));
+    ended.expect(0, &[]);
+    // The launcher's limit was raised, not that of the ranks.
+    assert_eq!(ended.lines(), ["64"; 32]);
+    let ended = run(&mut limited("-n 64", &options));
+    ended
+        .expect(125, &["open files", "(ulimit -Hn) is 64"])
+        .one_line();
+    // With agents that start agents, fewer are needed.
+    let tree = [&["--fan-out", "2"][..], &options].concat();
+    run(&mut limited("-n 64", &tree)).expect(0, &[]);
+}
+
+#[test]
 fn relays_in_the_middle_stay_in_step() {
     // Output, input and messages at once, through agents that pass them on.
     let line = "y".repeat(1000);

@@ -155,6 +155,45 @@ fn codes_and_the_first_failure() {
 
 #[test]
 #[ignore = "needs the rig"]
+fn agents_start_agents() {
+    let rig = up(6);
+    let launch = |options: &[&str]| {
+        let mut command = rig.on("host1", UCXRUN);
+        command.args([
+            "--host",
+            "host1,host2,host3,host4,host5,host6",
+            "--fan-out",
+            "1",
+        ]);
+        command.args(options);
+        command
+    };
+    let ended = run(&mut launch(&["sh", "-c", "echo $PGAS_RANK $(hostname)"]));
+    ended.expect(0, &[]);
+    let right = (0..6).map(|rank| format!("{rank} host{}", rank + 1));
+    assert!(right.eq(ended.lines()), "{ended}");
+    let fails = "[ $PGAS_RANK = 5 ] && exit 9; sleep 60";
+    let ended = run(&mut launch(&["sh", "-c", fails]));
+    ended.expect(9, &["rank 5 on host host6"]).one_line();
+    // A link in the middle of the chain: those behind it are lost too.
+    let mut command = launch(&["--lost-after", "2", "sh", "-c"]);
+    let scratch = Scratch::new("chain");
+    let text = format!(
+        "echo $$ > {}/$PGAS_RANK; exec sleep 60",
+        scratch.0.display()
+    );
+    let running = Running::start(command.arg(text));
+    let pids = started_pids(&scratch, 6);
+    rig.cut("host4");
+    let ended = running.wait();
+    ended
+        .expect(125, &["ucxrun: host host4: no sign of life for 2s"])
+        .one_line();
+    expect_gone(&pids, Duration::from_secs(5));
+}
+
+#[test]
+#[ignore = "needs the rig"]
 fn hosts_that_cannot() {
     let rig = up(3);
     let fails = |args: &[&str], code: i32, words: &[&str]| {

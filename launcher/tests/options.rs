@@ -214,6 +214,36 @@ fn what_would_be_started() {
 }
 
 #[test]
+fn ranks_are_placed() {
+    for (line, right) in [
+        (&["--host", "a:2,b,c"][..], "a a b c"),
+        (&["--host", "a:2,b,c", "-n", "2"], "a a"),
+        (&["--host", "a:2,b,c", "-n", "2", "--map", "node"], "a b"),
+        (&["--host", "a:2,b,c", "-N", "2"], "a a b"),
+        (&["--host", "a:2,b,c", "-N", "2", "--ppn", "2"], "a a b b"),
+        (
+            &["--host", "a", "--host", "b", "--ppn", "2", "--map", "node"],
+            "a b a b",
+        ),
+        (&["--host", "a,b", "-n", "4"], "a a b b"),
+        (&["--host", "[fd00::1]:2", "-np", "1"], "fd00::1"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ucxrun"));
+        let ended = run(command.arg("--dry-run").args(line).arg("p"));
+        ended.expect(0, &[]);
+        let hosts: Vec<String> = ended
+            .out()
+            .lines()
+            .map(|line| {
+                let host = line.split(' ').nth(3).unwrap();
+                host.trim_end_matches(':').to_owned()
+            })
+            .collect();
+        assert_eq!(hosts.join(" "), right, "{line:?}");
+    }
+}
+
+#[test]
 fn hosts_that_make_no_sense() {
     for (line, words) in [
         (&["--host", "a,-oProxyCommand=x"][..], "is not a host"),
