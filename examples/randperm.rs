@@ -9,6 +9,8 @@
 //! compare-and-swap.
 
 mod arguments;
+#[path = "bale/check.rs"]
+mod check;
 #[path = "bale/permutation.rs"]
 mod permutation;
 mod random;
@@ -39,7 +41,7 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     let (mut permutation, rounds) = permutation::random(world, len, random::mix(arguments.seed))?;
     let time = begin.elapsed().as_secs_f64();
 
-    let missing = permutation::missing(world, &mut permutation)?;
+    let missing = check::missing(world, &mut permutation)?;
     // Of a random permutation, 1 is expected, with the same variance.
     let mine = permutation.local_range();
     let view = permutation.read()?;

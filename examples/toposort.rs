@@ -12,6 +12,9 @@
 //! rows' owners what to take off.
 
 mod arguments;
+#[path = "bale/check.rs"]
+mod check;
+mod lines;
 #[path = "bale/matrix.rs"]
 mod matrix;
 #[path = "bale/permutation.rs"]
@@ -19,7 +22,7 @@ mod permutation;
 mod random;
 
 use clap::Parser;
-use matrix::{Lines, index};
+use lines::{Lines, index};
 use pgas::{GlobalArray, Op, Ragged, World};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -121,7 +124,7 @@ struct Sorted {
 }
 
 fn sort(world: &World, len: usize, rows: &Lines, columns: &Lines) -> pgas::Result<Sorted> {
-    let (column_lines, column_rows) = columns.share(world)?;
+    let (column_lines, column_rows) = matrix::share(world, columns)?;
     let mut sorted = Sorted {
         rows: GlobalArray::new(world, len)?,
         columns: GlobalArray::new(world, len)?,
@@ -183,9 +186,9 @@ fn sort(world: &World, len: usize, rows: &Lines, columns: &Lines) -> pgas::Resul
 
 /// How many rows, columns and nonzeros are not where they must be in a triangular matrix.
 fn verify(world: &World, rows: &Lines, sorted: &mut Sorted) -> pgas::Result<u64> {
-    let mut wrong = permutation::missing(world, &mut sorted.rows)?;
-    wrong += permutation::missing(world, &mut sorted.columns)?;
-    let nonzeros: Vec<[usize; 2]> = rows.iter().collect();
+    let mut wrong = check::missing(world, &mut sorted.rows)?;
+    wrong += check::missing(world, &mut sorted.columns)?;
+    let nonzeros: Vec<[usize; 2]> = matrix::nonzeros(rows).collect();
     let of = |places: &GlobalArray<u64>, d: usize| {
         let indices: Vec<usize> = nonzeros.iter().map(|nonzero| nonzero[d]).collect();
         places.gather(&indices)
