@@ -163,8 +163,7 @@ fn sort(world: &World, len: usize, rows: &Lines, columns: &Lines) -> pgas::Resul
                 outgoing[owner].push([row, *column as u64]);
             }
         }
-        let mut messages = Ragged::new();
-        outgoing.iter().for_each(|message| messages.push(message));
+        let messages: Ragged<[u64; 2]> = outgoing.iter().collect();
         single.clear();
         for &[row, column] in world.all_to_all_ragged(&messages)?.values() {
             let k = index(row) - rows.mine.start;

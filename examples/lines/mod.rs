@@ -25,8 +25,7 @@ impl Lines {
         for [line, other] in nonzeros {
             outgoing[like.owner(line)?].push([line as u64, other as u64]);
         }
-        let mut rows = Ragged::new();
-        outgoing.iter().for_each(|row| rows.push(row));
+        let rows: Ragged<[u64; 2]> = outgoing.iter().collect();
         let incoming = world.all_to_all_ragged(&rows)?;
         let mine = like.local_range();
 
