@@ -222,6 +222,9 @@ fn run_examples(leg: Leg, environment: &[(&str, OsString)]) -> Result<()> {
                 run(&mut example(&["life", pattern, "--torus"]), EXAMPLE)?;
             }
             "graph500" => run(&mut example(&["graph500", "8", "--roots", "16"]), EXAMPLE)?,
+            "prk_random" => run(&mut example(&["prk_random", "4", "14"]), EXAMPLE)?,
+            "prk_stencil" => run(&mut example(&["prk_stencil", "5", "300"]), EXAMPLE)?,
+            "prk_transpose" => run(&mut example(&["prk_transpose", "5", "300"]), EXAMPLE)?,
             "prk_synch_p2p" => {
                 run(&mut example(&["prk_synch_p2p"]), EXAMPLE)?;
                 run(
