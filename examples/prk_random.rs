@@ -71,8 +71,14 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     let begin = Instant::now();
     for _ in 0..2 {
         table.update(BitOp::Xor, |table| {
-            let start = |stream| powers::power(SEED + updates / STREAMS * stream + part * rank);
-            let mut streams: Vec<u64> = (0..STREAMS).map(start).collect();
+            // Each stream begins so many powers after the one before.
+            let mut start = powers::power(SEED + part * rank);
+            let step = powers::power(updates / STREAMS);
+            let mut streams = Vec::new();
+            for _ in 0..STREAMS {
+                streams.push(start);
+                start = powers::multiply(start, step);
+            }
             for _ in 0..in_round {
                 for random in &mut streams {
                     *random = powers::next(*random);

@@ -20,8 +20,8 @@ pub fn power(mut n: u64) -> u64 {
     power
 }
 
-/// The product of two polynomials, modulo the polynomial.
-fn multiply(a: u64, b: u64) -> u64 {
+/// The product of two polynomials, modulo the polynomial: of two powers, that of the sum.
+pub fn multiply(a: u64, b: u64) -> u64 {
     (0..64).rev().fold(0, |product, bit| {
         next(product) ^ if a >> bit & 1 == 1 { b } else { 0 }
     })
