@@ -2,7 +2,8 @@
 //! that, point by point.
 
 use crate::Pixel;
-use ndarray::{Array2, ArrayView2, ArrayViewMut2};
+use ndarray::{ArrayView2, ArrayViewMut2};
+use std::collections::VecDeque;
 
 /// So that sums of 255 times all weights, in both directions, fit into 64 bits.
 pub const LARGEST: usize = 12;
@@ -33,28 +34,38 @@ fn colour(sum: u64, radius: usize) -> u8 {
 /// Blurs a picture that has `radius` more points on each side.
 pub fn blur(from: ArrayView2<'_, Pixel>, mut to: ArrayViewMut2<'_, Pixel>, radius: usize) {
     let weights = weights(radius);
-    let sum_up = |pixels: &mut dyn Iterator<Item = [u64; 3]>| {
-        let mut sums = [0; 3];
-        for (pixel, weight) in pixels.zip(&weights) {
-            for (sum, value) in sums.iter_mut().zip(pixel) {
+    let len = 3 * to.ncols();
+    // Each row by itself first; of these sums, as many rows as one row of the result needs.
+    let mut lines: VecDeque<Vec<u64>> = VecDeque::new();
+    let mut sums = vec![0; len];
+    let mut results = to.rows_mut().into_iter();
+    for row in from.rows() {
+        let row = row.to_slice().unwrap_or_default().as_flattened();
+        let mut line = match lines.len() < weights.len() {
+            true => Vec::new(),
+            false => lines.pop_front().unwrap_or_default(),
+        };
+        line.clear();
+        line.resize(len, 0);
+        for (k, weight) in weights.iter().enumerate() {
+            for (sum, &value) in line.iter_mut().zip(&row[3 * k..]) {
+                *sum += weight * u64::from(value);
+            }
+        }
+        lines.push_back(line);
+        if lines.len() < weights.len() {
+            continue;
+        }
+        sums.fill(0);
+        for (line, weight) in lines.iter().zip(&weights) {
+            for (sum, value) in sums.iter_mut().zip(line) {
                 *sum += weight * value;
             }
         }
-        sums
-    };
-    let (rows, cols) = to.dim();
-    // Each point's row first, also in the rows above and below.
-    let mut lines = Array2::<[u64; 3]>::default((rows + 2 * radius, cols));
-    for (mut line, row) in lines.rows_mut().into_iter().zip(from.rows()) {
-        let row = row.to_slice().unwrap_or_default();
-        for (sums, around) in line.iter_mut().zip(row.windows(weights.len())) {
-            *sums = sum_up(&mut around.iter().map(|pixel| pixel.map(u64::from)));
+        let pixels = results.next().into_iter().flatten();
+        for (pixel, sums) in pixels.zip(sums.as_chunks::<3>().0) {
+            *pixel = sums.map(|sum| colour(sum, radius));
         }
-    }
-    for ((row, col), pixel) in to.indexed_iter_mut() {
-        let column = lines.column(col);
-        let sums = sum_up(&mut column.iter().skip(row).copied());
-        *pixel = sums.map(|sum| colour(sum, radius));
     }
 }
 
