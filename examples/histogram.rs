@@ -8,6 +8,7 @@
 //! ranks could both read 7 and both write 8.
 
 mod arguments;
+mod random;
 
 use clap::Parser;
 use pgas::{GlobalArray, Op, World};
@@ -83,16 +84,8 @@ fn count(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
 
 /// The bins of a rank's samples: uniform, and the same at each call.
 fn samples(rank: usize, arguments: &Arguments) -> impl Iterator<Item = usize> {
-    let bins = u64::from(arguments.bins);
+    let bins = arguments.bins as usize;
     // Each rank its own part of one long sequence, as long as it takes.
     let first = rank as u64 * arguments.samples;
-    (first..first + arguments.samples).map(move |k| {
-        // SplitMix64: the k-th random number from k.
-        let mut x = k.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^= x >> 31;
-        // The upper 32 bits as a fraction, times the bins.
-        (((x >> 32) * bins) >> 32) as usize
-    })
+    (first..first + arguments.samples).map(move |k| random::below(k, bins))
 }

@@ -8,9 +8,11 @@
 //! thousands of elements come in one message.
 
 mod arguments;
+mod random;
 
 use clap::Parser;
 use pgas::{GlobalArray, Op, World};
+use random::{below, mix};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -76,14 +78,5 @@ fn content(index: usize) -> u64 {
 fn indices(rank: usize, len: usize, reads: u64) -> impl Iterator<Item = usize> {
     // Each rank its own part of one long sequence.
     let first = rank as u64 * reads;
-    // The upper 32 bits as a fraction, times the length.
-    (first..first + reads).map(move |k| (((mix(!k) >> 32) * len as u64) >> 32) as usize)
-}
-
-/// SplitMix64: a random number from any number.
-fn mix(number: u64) -> u64 {
-    let mut x = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    (first..first + reads).map(move |k| below(!k, len))
 }

@@ -44,6 +44,8 @@
 
 mod array;
 mod atomic;
+#[cfg(doctest)]
+mod book;
 mod dist;
 mod element;
 mod error;

@@ -208,6 +208,30 @@ fn run_examples(leg: Leg, environment: &[(&str, OsString)]) -> Result<()> {
             "histogram" => run(&mut example(&["histogram", "--samples", "20000"]), EXAMPLE)?,
             "indexgather" => run(&mut example(&["indexgather", "--reads", "20000"]), EXAMPLE)?,
             "randomaccess" => run(&mut example(&["randomaccess", "--bits", "12"]), EXAMPLE)?,
+            "blur" => {
+                let blurred = target().join("blurred.png").display().to_string();
+                let made_up = ["blur", "--width", "200", "--output", &blurred];
+                run(&mut example(&made_up), EXAMPLE)?;
+                run(&mut example(&["blur", "--input", &blurred]), EXAMPLE)?;
+            }
+            "life" => {
+                let film = target().join("life.gif").display().to_string();
+                let gun = ["life", "--every", "30", "--output", &film];
+                run(&mut example(&gun), EXAMPLE)?;
+                let pattern = "examples/data/r-pentomino.rle";
+                run(&mut example(&["life", pattern, "--torus"]), EXAMPLE)?;
+            }
+            "graph500" => run(&mut example(&["graph500", "8", "--roots", "16"]), EXAMPLE)?,
+            "prk_random" => run(&mut example(&["prk_random", "4", "14"]), EXAMPLE)?,
+            "prk_stencil" => run(&mut example(&["prk_stencil", "5", "300"]), EXAMPLE)?,
+            "prk_transpose" => run(&mut example(&["prk_transpose", "5", "300"]), EXAMPLE)?,
+            "prk_synch_p2p" => {
+                run(&mut example(&["prk_synch_p2p"]), EXAMPLE)?;
+                run(
+                    &mut example(&["prk_synch_p2p", "5", "100", "50", "7"]),
+                    EXAMPLE,
+                )?;
+            }
             "stencil" => {
                 let input = |file| ["stencil", "--iterations", "50", "--input", file];
                 run(&mut example(&["stencil", "--n", "100"]), EXAMPLE)?;
