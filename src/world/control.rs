@@ -1,5 +1,8 @@
-//! The connection to the launcher: the failure detector, and the last barrier.
+//! The connection to whoever started the ranks: the failure detector, and the last barrier.
 
+use super::bootstrap::deadline_in;
+use super::bootstrap::manager::Manager;
+use super::exit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::Limits;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -7,11 +10,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ucxrun::client::{Control, ControlReader, ControlWriter};
 use ucxrun::wire::{RankStats, ToLauncher, ToRank};
 
-/// The launcher's connection after the start; `None` inside for a world without launcher.
+/// The connection to whoever started the ranks, after the start.
 #[derive(Debug)]
-pub(super) struct Launcher {
-    writer: ControlWriter,
-    goodbye: Mutex<Receiver<()>>,
+pub(super) struct Launcher(Way);
+
+#[derive(Debug)]
+enum Way {
+    /// A launcher of ours, which tells of failures and shows the message of the first.
+    Control {
+        writer: ControlWriter,
+        goodbye: Mutex<Receiver<()>>,
+    },
+    /// One that ends the job when a rank fails.
+    Manager {
+        rank: usize,
+        manager: Arc<Mutex<Box<dyn Manager>>>,
+    },
 }
 
 impl Launcher {
@@ -24,16 +38,40 @@ impl Launcher {
         super::spawn("pgas-control", move || {
             listen(reader, &answers, &limits, &said_goodbye);
         })?;
-        Ok(Self {
-            writer,
-            goodbye: Mutex::new(goodbye),
-        })
+        let goodbye = Mutex::new(goodbye);
+        Ok(Self(Way::Control { writer, goodbye }))
+    }
+
+    /// Starts the thread that ends this rank when its process manager is gone.
+    pub(super) fn watch(manager: Box<dyn Manager>, limits: Arc<Limits>) -> Result<Self> {
+        let wait = manager.watch()?;
+        super::spawn("pgas-control", move || {
+            wait();
+            if !limits.is_closed() {
+                super::die_without_launcher();
+            }
+        })?;
+        let rank = manager.rank();
+        let manager = Arc::new(Mutex::new(manager));
+        exit::watch(manager.clone(), rank);
+        Ok(Self(Way::Manager { rank, manager }))
     }
 
     /// Leaves the job: returns when all ranks have.
     pub(super) fn leave(&self, limits: &Limits) -> Result<()> {
-        self.writer.leave().map_err(lost)?;
-        let goodbye = self.goodbye.lock().unwrap_or_else(PoisonError::into_inner);
+        let (writer, goodbye) = match &self.0 {
+            Way::Control { writer, goodbye } => (writer, goodbye),
+            Way::Manager { manager, .. } => {
+                let mut manager = manager.lock().unwrap_or_else(PoisonError::into_inner);
+                manager.wait_for_all(deadline_in(limits.timeout()))?;
+                // From now on the manager may go away: that is the normal end.
+                limits.close();
+                exit::told();
+                return manager.finalize();
+            }
+        };
+        writer.leave().map_err(lost)?;
+        let goodbye = goodbye.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = match limits.timeout() {
             Some(limit) => goodbye.recv_timeout(limit),
             None => goodbye.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -51,22 +89,50 @@ impl Launcher {
         })
     }
 
-    /// Tells the launcher that this rank has failed. The job ends with `code`.
+    /// Tells that this rank has failed. The job ends with `code`.
     pub(super) fn failed(&self, code: i32, message: &str) {
-        // If the launcher is gone, this process is about to be ended anyway.
-        let _ = self.writer.failed(code, message);
+        match &self.0 {
+            // If the launcher is gone, this process is about to be ended anyway.
+            Way::Control { writer, .. } => {
+                let _ = writer.failed(code, message);
+            }
+            Way::Manager { rank, manager } => {
+                exit::told();
+                report(*rank, message);
+                // Held by a thread that is leaving: then the exit code of this process says it.
+                if let Ok(mut manager) = manager.try_lock() {
+                    manager.abort(code, message);
+                }
+            }
+        }
     }
 
     /// Tells the launcher what this rank has done.
     pub(super) fn stats(&self, stats: RankStats) {
         // If it does not come there, it is missing in a table.
-        let _ = self.writer.send(&ToLauncher::Stats(stats));
+        if let Way::Control { writer, .. } = &self.0 {
+            let _ = writer.send(&ToLauncher::Stats(stats));
+        }
     }
 
     /// Ends the connection, and with it the thread that listens.
     pub(super) fn close(&self) {
-        self.writer.close();
+        match &self.0 {
+            Way::Control { writer, .. } => writer.close(),
+            Way::Manager { manager, .. } => manager
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .close(),
+        }
     }
+}
+
+/// Says why rank `rank` fails, where no launcher of ours does.
+pub(super) fn report(rank: usize, message: &str) {
+    use std::io::Write as _;
+    // In one write, as other ranks write there too; there may be no standard error left.
+    let line = format!("pgas: rank {rank}: {message}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 fn lost(error: ucxrun::Error) -> Error {

@@ -6,6 +6,7 @@ mod bootstrap;
 mod collective;
 mod control;
 mod engine;
+mod exit;
 mod future;
 mod graves;
 mod identity;
@@ -57,7 +58,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use thread::{die_without_launcher, spawn};
-use ucxrun::wire::exit;
+use ucxrun::wire::exit as code;
 
 /// All ranks of a job, seen from one of them.
 ///
@@ -171,11 +172,11 @@ impl World {
             }
             Ok(Err(error)) => {
                 world.let_the_launcher_speak();
-                world.fail(exit::BROKEN, &error.to_string());
+                world.fail(code::BROKEN, &error.to_string());
                 Err(error)
             }
             Err(panic) => {
-                world.fail(exit::PANIC, &panic_message(panic.as_ref()));
+                world.fail(code::PANIC, &panic_message(panic.as_ref()));
                 resume_unwind(panic)
             }
         }
@@ -186,9 +187,26 @@ impl World {
     ///
     /// Collective. Prefer [`World::run`], which also reports errors and panics to the launcher.
     ///
+    /// # Who started it
+    /// The first of these whose variables are set:
+    ///
+    /// | `PGAS_BOOTSTRAP` | variables | started by |
+    /// | --- | --- | --- |
+    /// | `ucxrun` | `PGAS_CONTROL` and more | `ucxrun` |
+    /// | `pmix` | `PMIX_NAMESPACE`, `PMIX_RANK` | `mpirun` of Open MPI, `prterun`, `srun --mpi=pmix` |
+    /// | `pmi1` | `PMI_FD`, `PMI_RANK`, `PMI_SIZE`, or `PMI_PORT`, `PMI_ID` | `mpiexec.hydra`, `srun --mpi=pmi2` |
+    /// | `single` | none | nobody: one rank |
+    ///
+    /// `PGAS_BOOTSTRAP` forces a way, which is an error if its variables are not set. PMIx needs
+    /// `libpmix.so.2`, which is looked for where `PMIX_PREFIX` and the dynamic linker say, or is what
+    /// `PGAS_PMIX_LIBRARY` names; without it the ways below are tried.
+    ///
+    /// Under all but `ucxrun`, this rank's failure is written to standard error and the process
+    /// manager is asked to end the job; so it is if the program exits before the world has ended.
+    ///
     /// # Errors
-    /// [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) if the launcher's variables are
-    /// garbled, it cannot be reached or refuses;
+    /// [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) if variables of a job are missing or
+    /// garbled, or if whoever started it cannot be reached or refuses;
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if UCX or this system cannot do
     /// what is needed, with the setting to try.
     pub fn from_env() -> Result<Self> {
@@ -223,7 +241,7 @@ impl World {
                 None => Ok(()),
             });
         if let Err(error) = &left {
-            self.tell(exit::BROKEN, &error.to_string());
+            self.tell(code::BROKEN, &error.to_string());
         }
         left
     }
@@ -272,7 +290,7 @@ impl Drop for World {
             return; // The parent's to leave.
         }
         if std::thread::panicking() {
-            self.fail(exit::PANIC, "panicked");
+            self.fail(code::PANIC, "panicked");
         }
         // An error has been told to the launcher, and there is nobody else to tell.
         let _ = self.finish();
