@@ -2,13 +2,18 @@
 
 use super::bootstrap::deadline_in;
 use super::bootstrap::manager::Manager;
+use super::bootstrap::store::Keeper;
 use super::exit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::Limits;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use ucxrun::client::{Control, ControlReader, ControlWriter};
-use ucxrun::wire::{RankStats, ToLauncher, ToRank};
+use ucxrun::wire::{RankStats, ToLauncher, ToRank, exit as exit_code};
+
+/// Says why this rank ends.
+const GONE: &str = "the launcher is gone, so this rank ends";
 
 /// The connection to whoever started the ranks, after the start.
 #[derive(Debug)]
@@ -20,6 +25,8 @@ enum Way {
     Control {
         writer: ControlWriter,
         goodbye: Mutex<Receiver<()>>,
+        /// If rank 0 keeps the job together: who this rank is, and what rank 0 has for that.
+        stored: Option<Stored>,
     },
     /// One that ends the job when a rank fails.
     Manager {
@@ -28,18 +35,45 @@ enum Way {
     },
 }
 
+#[derive(Debug)]
+struct Stored {
+    rank: usize,
+    keeper: Mutex<Option<Keeper>>,
+}
+
+impl Stored {
+    fn keeper(&self) -> MutexGuard<'_, Option<Keeper>> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Launcher {
     /// Starts the thread that listens to the launcher and ends all waits when it reports a
-    /// failure.
-    pub(super) fn listen(control: Control, limits: Arc<Limits>) -> Result<Self> {
+    /// failure. `store`: rank 0 keeps the job together, and on rank 0, what it has for that. Then
+    /// nobody ends ranks, and they do it themselves.
+    pub(super) fn listen(
+        control: Control,
+        limits: Arc<Limits>,
+        store: Option<Option<Keeper>>,
+    ) -> Result<Self> {
+        let rank = control.rank() as usize;
+        let stored = store.map(|keeper| Stored {
+            rank,
+            keeper: Mutex::new(keeper),
+        });
+        let alone = stored.is_some();
         let (reader, writer) = control.split();
         let (said_goodbye, goodbye) = channel();
         let answers = writer.clone();
         super::spawn("pgas-control", move || {
-            listen(reader, &answers, &limits, &said_goodbye);
+            listen(reader, &answers, &limits, &said_goodbye, alone);
         })?;
         let goodbye = Mutex::new(goodbye);
-        Ok(Self(Way::Control { writer, goodbye }))
+        Ok(Self(Way::Control {
+            writer,
+            goodbye,
+            stored,
+        }))
     }
 
     /// Starts the thread that ends this rank when its process manager is gone.
@@ -48,7 +82,7 @@ impl Launcher {
         super::spawn("pgas-control", move || {
             wait();
             if !limits.is_closed() {
-                super::die_without_launcher();
+                super::die(exit_code::LAUNCHER, GONE);
             }
         })?;
         let rank = manager.rank();
@@ -60,7 +94,9 @@ impl Launcher {
     /// Leaves the job: returns when all ranks have.
     pub(super) fn leave(&self, limits: &Limits) -> Result<()> {
         let (writer, goodbye) = match &self.0 {
-            Way::Control { writer, goodbye } => (writer, goodbye),
+            Way::Control {
+                writer, goodbye, ..
+            } => (writer, goodbye),
             Way::Manager { manager, .. } => {
                 let mut manager = manager.lock().unwrap_or_else(PoisonError::into_inner);
                 manager.wait_for_all(deadline_in(limits.timeout()))?;
@@ -93,8 +129,14 @@ impl Launcher {
     pub(super) fn failed(&self, code: i32, message: &str) {
         match &self.0 {
             // If the launcher is gone, this process is about to be ended anyway.
-            Way::Control { writer, .. } => {
+            Way::Control { writer, stored, .. } => {
+                if let Some(stored) = stored {
+                    report(stored.rank, message);
+                }
                 let _ = writer.failed(code, message);
+                if let Some(keeper) = stored.as_ref().and_then(|s| s.keeper().take()) {
+                    keeper.wait_until_told();
+                }
             }
             Way::Manager { rank, manager } => {
                 exit::told();
@@ -118,7 +160,13 @@ impl Launcher {
     /// Ends the connection, and with it the thread that listens.
     pub(super) fn close(&self) {
         match &self.0 {
-            Way::Control { writer, .. } => writer.close(),
+            Way::Control { writer, stored, .. } => {
+                writer.close();
+                if let Some(stored) = stored {
+                    // Waits for the others.
+                    drop(stored.keeper().take());
+                }
+            }
             Way::Manager { manager, .. } => manager
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -139,11 +187,27 @@ fn lost(error: ucxrun::Error) -> Error {
     Error::new(ErrorKind::Bootstrap, error.to_string())
 }
 
+/// Gives the program some time to end because of a failure, then ends it: nobody else would.
+fn end_within_grace(limits: &Limits) {
+    let until = Instant::now() + ucxrun::GRACE;
+    while Instant::now() < until {
+        if limits.is_closed() {
+            return; // It is about to.
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    super::die(
+        exit_code::BROKEN,
+        "another rank has failed, so this one ends",
+    );
+}
+
 fn listen(
     mut reader: ControlReader,
     answers: &ControlWriter,
     limits: &Limits,
     goodbye: &Sender<()>,
+    alone: bool,
 ) {
     loop {
         match reader.next() {
@@ -165,6 +229,10 @@ fn listen(
                 limits.fail(error);
                 // Ends a wait for the goodbye, which looks for the failure.
                 let _ = goodbye.send(());
+                if alone {
+                    end_within_grace(limits);
+                    return;
+                }
             }
             Ok(Some(ToRank::Report)) => {
                 // What a rank does that is in no collective, the system knows better.
@@ -179,7 +247,7 @@ fn listen(
                 }
                 // Without its launcher a rank can neither learn of failures nor be ended by
                 // anybody: it would go on for ever.
-                super::die_without_launcher();
+                super::die(exit_code::LAUNCHER, GONE);
             }
         }
     }

@@ -57,7 +57,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use thread::{die_without_launcher, spawn};
+use thread::{die, spawn};
 use ucxrun::wire::exit as code;
 
 /// All ranks of a job, seen from one of them.
@@ -195,14 +195,24 @@ impl World {
     /// | `ucxrun` | `PGAS_CONTROL` and more | `ucxrun` |
     /// | `pmix` | `PMIX_NAMESPACE`, `PMIX_RANK` | `mpirun` of Open MPI, `prterun`, `srun --mpi=pmix` |
     /// | `pmi1` | `PMI_FD`, `PMI_RANK`, `PMI_SIZE`, or `PMI_PORT`, `PMI_ID` | `mpiexec.hydra`, `srun --mpi=pmi2` |
+    /// | `env` | `RANK` or `JOB_COMPLETION_INDEX`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, and a secret | Kubernetes, torchrun's like |
+    /// | `env` | `SLURM_PROCID`, `SLURM_STEP_ID`, `SLURM_STEP_NUM_TASKS` | `srun` |
     /// | `single` | none | nobody: one rank |
     ///
     /// `PGAS_BOOTSTRAP` forces a way, which is an error if its variables are not set. PMIx needs
     /// `libpmix.so.2`, which is looked for where `PMIX_PREFIX` and the dynamic linker say, or is what
-    /// `PGAS_PMIX_LIBRARY` names; without it the ways below are tried.
+    /// `PGAS_PMIX_LIBRARY` names; without it the ways below are tried, and for `mpirun` a file as for
+    /// `srun`.
     ///
-    /// Under all but `ucxrun`, this rank's failure is written to standard error and the process
+    /// With `env` rank 0 listens for the others, at `MASTER_ADDR` if that is set. The secret is the text
+    /// in the file that `PGAS_SECRET_FILE` names, or `PGAS_SECRET`: 16 bytes or more, the same on all
+    /// ranks. Under `srun` none is needed: rank 0 writes its place and a fresh secret into a file in the
+    /// working directory, or in `PGAS_RENDEZVOUS`, which only its user can read; it is removed when all
+    /// have joined.
+    ///
+    /// Under all but `ucxrun`, this rank's failure is written to standard error. Then the process
     /// manager is asked to end the job; so it is if the program exits before the world has ended.
+    /// With `env`, ranks that hear of a failure have a second to end by themselves.
     ///
     /// # Errors
     /// [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) if variables of a job are missing or

@@ -10,6 +10,7 @@ mod detect;
 pub(super) mod manager;
 mod pmi1;
 mod pmix;
+pub(super) mod store;
 
 use super::ask::{Desk, Served, Unsettled};
 use super::collective::{decode, encode};
@@ -43,20 +44,22 @@ use ucxrun::client::Control;
 use ucxrun::wire::exit;
 
 /// The way to the other ranks before UCX can be used.
-#[derive(Debug)]
 enum Bootstrap {
     Alone,
     /// By `ucxrun`.
     Launched(Control),
+    /// By nobody that connects its ranks: rank 0 does.
+    Stored(store::Joined),
     /// By a process manager of someone else's.
     Managed(Box<dyn Manager>),
 }
 
 impl Bootstrap {
-    fn join() -> Result<Self> {
+    /// By `deadline`, as far as others are waited for.
+    fn join(deadline: Instant) -> Result<Self> {
         let get = |name: &str| std::env::var_os(name);
         let mut found = detect::find(get, true)?;
-        if found != Found::Nothing {
+        if !matches!(found, Found::Nothing) {
             static JOINED: AtomicBool = AtomicBool::new(false);
             if JOINED.swap(true, Ordering::AcqRel) {
                 return Err(Error::new(
@@ -65,7 +68,7 @@ impl Bootstrap {
                 ));
             }
         }
-        if found == Found::Pmix {
+        if matches!(found, Found::Pmix) {
             match pmix::library(&get) {
                 Ok(api) => return Ok(Self::Managed(Box::new(pmix::Client::join(api)?))),
                 Err(error) if detect::is_forced(get) => return Err(error),
@@ -82,6 +85,10 @@ impl Bootstrap {
                 Some(control) => Ok(Self::Launched(control)),
                 None => Ok(Self::Alone),
             },
+            Found::Store(rank, size, meeting) => {
+                let joined = store::join(&meeting, (rank, size), deadline)?;
+                Ok(Self::Stored(joined))
+            }
             Found::Pmi1(way) => Ok(Self::Managed(Box::new(pmi1::Client::join(&way)?))),
         }
     }
@@ -90,6 +97,7 @@ impl Bootstrap {
         match self {
             Self::Alone => 0,
             Self::Launched(control) => control.rank() as usize,
+            Self::Stored(joined) => joined.control.rank() as usize,
             Self::Managed(manager) => manager.rank(),
         }
     }
@@ -98,6 +106,7 @@ impl Bootstrap {
         match self {
             Self::Alone => 1,
             Self::Launched(control) => control.size() as usize,
+            Self::Stored(joined) => joined.control.size() as usize,
             Self::Managed(manager) => manager.size(),
         }
     }
@@ -107,7 +116,7 @@ impl Bootstrap {
         match self {
             Self::Alone => Ok(0),
             Self::Launched(control) => Ok(u128::from_le_bytes(control.job())),
-            Self::Managed(_) => {
+            Self::Managed(_) | Self::Stored(_) => {
                 let mut bytes = [0; 16];
                 rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
                     .map_err(|error| {
@@ -129,6 +138,12 @@ impl Bootstrap {
         let blobs = match self {
             Self::Alone => vec![blob],
             Self::Launched(control) => control.gather(&blob, deadline).map_err(from_launcher)?,
+            Self::Stored(joined) => {
+                let blobs = joined.control.gather(&blob, deadline);
+                // All have joined, so nobody looks for it any more.
+                joined.file = None;
+                blobs.map_err(from_launcher)?
+            }
             Self::Managed(manager) => manager.gather(&blob, deadline)?,
         };
         blobs.iter().map(|blob| decode(blob)).collect()
@@ -141,6 +156,15 @@ impl Bootstrap {
             Self::Launched(control) => {
                 let (_, writer) = control.split();
                 let _ = writer.failed(exit::BROKEN, error.to_string());
+            }
+            Self::Stored(joined) => {
+                let rank = joined.control.rank() as usize;
+                report(rank, &error.to_string());
+                let (_, writer) = joined.control.split();
+                let _ = writer.failed(exit::BROKEN, error.to_string());
+                if let Some(keeper) = &joined.keeper {
+                    keeper.wait_until_told();
+                }
             }
             Self::Managed(mut manager) => {
                 report(manager.rank(), &error.to_string());
@@ -185,7 +209,7 @@ fn from_launcher(error: ucxrun::Error) -> Error {
 
 pub(super) fn start() -> Result<World> {
     let (timeout, checks) = (timeout_from_env()?, Checks::from_env()?);
-    let mut bootstrap = Bootstrap::join()?;
+    let mut bootstrap = Bootstrap::join(deadline_in(timeout))?;
     let limits = Arc::new(Limits::default());
     limits.set_timeout(timeout);
     if std::env::var_os(ucxrun::wire::env::WATCH).is_some() {
@@ -195,7 +219,11 @@ pub(super) fn start() -> Result<World> {
         Ok((core, service)) => {
             let launcher = match bootstrap {
                 Bootstrap::Alone => None,
-                Bootstrap::Launched(control) => Some(Launcher::listen(control, limits)?),
+                Bootstrap::Launched(control) => Some(Launcher::listen(control, limits, None)?),
+                Bootstrap::Stored(joined) => {
+                    let store = Some(joined.keeper);
+                    Some(Launcher::listen(joined.control, limits, store)?)
+                }
                 Bootstrap::Managed(manager) => Some(Launcher::watch(manager, limits)?),
             };
             let world = World {
