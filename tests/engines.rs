@@ -48,7 +48,7 @@ impl Engine {
     }
 
     /// This file's worker, doing `what`.
-    fn work(&self, what: &str) -> Ended {
+    fn command_for(&self, what: &str) -> Command {
         let me = std::env::current_exe().unwrap();
         let arguments = [
             "worker",
@@ -60,7 +60,12 @@ impl Engine {
         ];
         let mut command = self.command(me.to_str().unwrap(), &arguments);
         command.env(WORKER, what);
-        end_of(command)
+        command
+    }
+
+    /// Runs it to its end.
+    fn work(&self, what: &str) -> Ended {
+        end_of(self.command_for(what))
     }
 }
 
@@ -144,6 +149,11 @@ fn everything(world: &World) -> pgas::Result<()> {
     Ok(())
 }
 
+fn kill() {
+    let me = rustix::process::getpid();
+    let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
+}
+
 #[test]
 #[ignore = "a rank of the jobs below"]
 fn worker() {
@@ -162,7 +172,14 @@ fn worker() {
         }
         let array = GlobalArray::<u64>::new(world, 4)?;
         world.barrier()?;
-        if world.rank() != 2 {
+        if let Some(folder) = std::env::var_os("PGAS_TEST_PIDS") {
+            let name = format!("rank-{}", std::process::id());
+            std::fs::write(PathBuf::from(folder).join(name), "").unwrap();
+        }
+        if what == "kill-0" && world.rank() == 0 {
+            kill();
+        }
+        if world.rank() != 2 || what == "kill-0" {
             // Until somebody ends the job.
             return match what.as_str() {
                 "quits" => world.barrier(),
@@ -177,11 +194,14 @@ fn worker() {
             "error" => array.get(4).map(drop),
             "panic" => panic!("as it was told"),
             "kill" => {
-                let me = rustix::process::getpid();
-                let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
+                kill();
                 Ok(())
             }
             "quits" => std::process::exit(0),
+            "waits" => {
+                std::thread::sleep(Duration::from_secs(50));
+                Ok(())
+            }
             other => panic!("cannot do {other:?}"),
         }
     });
@@ -314,4 +334,201 @@ fn under_srun_pmix() {
     let engine = srun(&rig, "-K --mpi=pmix");
     check(&engine, [&[7], &[1], &[101], &[137, 143]]);
     check_quitter(&engine);
+}
+
+/// Nobody but the ranks themselves ends them.
+const BY_THEMSELVES: [&[i32]; 4] = [&[7], &[1], &[101], &[137]];
+
+/// Where ranks meet, which must be as before when they have.
+fn folder() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("pgas-engines-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn check_left_nothing(folder: &PathBuf) {
+    let left: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    std::fs::remove_dir(folder).unwrap();
+}
+
+#[test]
+#[ignore = "needs Slurm"]
+fn under_plain_srun() {
+    let (rig, folder) = (Rig::up(), folder());
+    let engine = srun(&rig, "--mpi=none").env("PGAS_RENDEZVOUS", &folder);
+    check(&engine, BY_THEMSELVES);
+    check_quitter(&engine);
+    check_left_nothing(&folder);
+}
+
+#[test]
+#[ignore = "needs Slurm and Open MPI"]
+fn without_libpmix() {
+    let (rig, folder) = (Rig::up(), folder());
+    for engine in [srun(&rig, "--mpi=pmix"), open_mpi_4(), open_mpi_5()] {
+        let engine = engine
+            .env("PGAS_PMIX_LIBRARY", "/nowhere/libpmix.so.2")
+            .env("PGAS_RENDEZVOUS", &folder);
+        let ended = engine.work("everything");
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert_eq!(
+            result_line(&ended),
+            result_line(&expected("everything")),
+            "{ended}"
+        );
+        let ended = engine.work("abort");
+        assert_eq!(ended.code, Some(7), "{ended}");
+        // What is forced must be there.
+        let ended = engine.env("PGAS_BOOTSTRAP", "pmix").work("everything");
+        assert_eq!(ended.code, Some(1), "{ended}");
+        assert!(ended.text.contains("/nowhere/libpmix.so.2"), "{ended}");
+    }
+    check_left_nothing(&folder);
+}
+
+#[test]
+#[ignore = "needs Slurm"]
+fn shells_in_allocations_are_alone() {
+    let (rig, folder) = (Rig::up(), folder());
+    let alone = |words: &str| {
+        let engine = Engine::new(words).env("SLURM_CONF", &rig.conf);
+        engine.work("everything")
+    };
+    let ended = alone("salloc");
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(result_line(&ended).starts_with("RESULT 1 ranks"), "{ended}");
+    let (script, output) = (folder.join("script"), folder.join("output"));
+    std::fs::write(&script, "#!/bin/sh\nshift 2\nexec \"$@\"\n").unwrap();
+    let (to, run) = (output.display(), script.display());
+    let mut ended = alone(&format!("sbatch --wait -n 4 --output={to} {run}"));
+    ended.text += &std::fs::read_to_string(&output).unwrap_or_default();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert!(result_line(&ended).starts_with("RESULT 1 ranks"), "{ended}");
+    std::fs::remove_file(script).unwrap();
+    std::fs::remove_file(output).unwrap();
+    check_left_nothing(&folder);
+}
+
+/// Four processes with variables of their own, as Kubernetes or a script starts them; the last one's code is that of the
+/// worst.
+fn by_hand(rank: &str, port: u16) -> Engine {
+    let script = format!(
+        "shift 2; for i in 3 1 2 0; do {rank}=$i \"$@\" & pids=\"$pids $!\"; done; \
+         code=0; for p in $pids; do wait $p; c=$?; [ $c -le $code ] || code=$c; done; exit $code"
+    );
+    let mut engine = Engine::new("sh -c");
+    engine.words.extend([script.into(), "sh".into()]);
+    engine
+        .env("WORLD_SIZE", "4")
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string())
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+#[ignore = "run with the other engines"]
+fn by_variables() {
+    let secret = "a secret that is long enough";
+    let engine = by_hand("RANK", free_port()).env("PGAS_SECRET", secret);
+    check(&engine, BY_THEMSELVES);
+    check_quitter(&engine);
+    // As a file, as Kubernetes mounts it.
+    let file = folder().join("secret");
+    std::fs::write(&file, format!("{secret}\n")).unwrap();
+    let engine = by_hand("JOB_COMPLETION_INDEX", free_port()).env("PGAS_SECRET_FILE", &file);
+    let ended = engine.work("everything");
+    std::fs::remove_file(&file).unwrap();
+    check_left_nothing(&folder());
+    assert_eq!(ended.code, Some(0), "{ended}");
+    assert_eq!(result_line(&ended), result_line(&expected("everything")));
+}
+
+#[test]
+#[ignore = "run with the other engines"]
+fn ranks_that_do_not_know_the_secret_are_refused() {
+    let ended = by_hand("RANK", free_port()).work("everything");
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(
+        ended
+            .text
+            .contains("neither PGAS_SECRET_FILE nor PGAS_SECRET"),
+        "{ended}"
+    );
+    let mut engine = by_hand("RANK", free_port()).env("PGAS_TIMEOUT", "5");
+    let script = engine.words[2].to_str().unwrap();
+    let wrong = script.replace("RANK=$i", "RANK=$i PGAS_SECRET=the-secret-of-rank-$((i/3))");
+    engine.words[2] = wrong.into();
+    let ended = engine.work("everything");
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(ended.text.contains("secret"), "{ended}");
+    // The others say who is missing, when their time is up.
+    assert!(ended.text.contains("no word from rank 3"), "{ended}");
+}
+
+/// Rank 0 is killed: the others end.
+#[test]
+#[ignore = "run with the other engines"]
+fn the_store_goes() {
+    let engine = by_hand("RANK", free_port()).env("PGAS_SECRET", "a secret that is long enough");
+    let ended = engine.work("kill-0");
+    assert_eq!(ended.code, Some(137), "{ended}");
+    assert!(ended.took < Duration::from_secs(15), "{ended}");
+    assert!(ended.text.contains("the launcher is gone"), "{ended}");
+}
+
+/// Whoever started the ranks is killed with -9: none is left after 3 s.
+#[test]
+#[ignore = "needs mpich and Open MPI"]
+fn a_killed_launcher_leaves_no_rank() {
+    let folder = folder();
+    for engine in [hydra(), hydra_by_port(), open_mpi_4(), open_mpi_5()] {
+        let mut command = engine.command_for("waits");
+        // What Open MPI has no time to remove.
+        command
+            .env("TMPDIR", &folder)
+            .env("PGAS_TEST_PIDS", &folder);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut launcher = command.spawn().unwrap();
+        let pids = eventually(|| {
+            let names = std::fs::read_dir(&folder).unwrap();
+            let names = names.map(|entry| entry.unwrap().file_name());
+            let pids: Vec<i32> = names
+                .filter_map(|name| name.to_str()?.strip_prefix("rank-")?.parse().ok())
+                .collect();
+            (pids.len() == 4).then_some(pids)
+        });
+        launcher.kill().unwrap();
+        launcher.wait().unwrap();
+        let killed = Instant::now();
+        let alive = |pid: &i32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // Not those that only nobody has waited for yet.
+            stat.contains("engines") && !stat.contains(") Z ")
+        };
+        eventually(|| (!pids.iter().any(alive)).then_some(()));
+        assert!(
+            killed.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            command.get_program()
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+    }
+    check_left_nothing(&folder);
+}
+
+fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "it does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
