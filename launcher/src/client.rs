@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,9 +43,30 @@ struct Place {
 /// The socket; `write` keeps frames whole, `pid` keeps forked children away.
 #[derive(Debug)]
 struct Link {
-    stream: UnixStream,
+    stream: Stream,
     write: Mutex<()>,
     pid: u32,
+}
+
+/// A connected socket, of this machine or of TCP.
+#[derive(Debug)]
+struct Stream(OwnedFd);
+
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, buffer)?)
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        Ok(rustix::net::send(&self.0, bytes, flags)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Control {
@@ -114,11 +135,41 @@ impl Control {
             .strip_prefix("unix:@")
             .filter(|name| !name.is_empty())
             .ok_or_else(|| garbled(env::CONTROL, "of the form unix:@NAME"))?;
-        Self::join(name, &secret, place, deadline).map(Some)
+        let stream = connect(name, deadline)?;
+        Self::join(stream, &secret, place, deadline).map(Some)
     }
 
-    fn join(name: &str, secret: &Secret, place: Place, deadline: Instant) -> Result<Self> {
-        let mut stream = connect(name, deadline)?;
+    /// Joins the job that rank 0 keeps at `address` with a [`Store`](crate::store::Store). Tries once, until `deadline`.
+    ///
+    /// Who else is on this machine is not known to it: `local_size` is 1.
+    ///
+    /// # Errors
+    /// If it cannot be reached, or refuses.
+    pub fn over_tcp(
+        address: SocketAddr,
+        secret: &Secret,
+        job: [u8; 16],
+        (rank, size): (u32, u32),
+        deadline: Instant,
+    ) -> Result<Self> {
+        let what = |e: io::Error| stream_error(&format!("connection to rank 0 at {address}"), &e);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = left.max(Duration::from_millis(1));
+        let stream = TcpStream::connect_timeout(&address, left).map_err(what)?;
+        let stream = Stream(stream.into());
+        crate::door::watch_link(&stream.0).map_err(|e| what(e.into()))?;
+        timeouts(&stream, Some(deadline))?;
+        let place = Place {
+            rank,
+            size,
+            local_rank: 0,
+            local_size: 1,
+            job,
+        };
+        Self::join(stream, secret, place, deadline)
+    }
+
+    fn join(stream: Stream, secret: &Secret, place: Place, deadline: Instant) -> Result<Self> {
         let join = ToLauncher::Join {
             rank: place.rank,
             pid: std::process::id(),
@@ -126,7 +177,7 @@ impl Control {
             identity: machine_identity(),
         };
         let join = wire::frame(&join, wire::MAX_TO_LAUNCHER)?;
-        auth::introduce(&mut stream, secret, place.job, place.rank, &join)?;
+        auth::introduce(&mut &stream, secret, place.job, place.rank, &join)?;
         let mut control = Self {
             link: Arc::new(Link {
                 stream,
@@ -318,7 +369,7 @@ impl ControlReader {
 impl AsFd for ControlReader {
     /// To wait for readability beside other descriptors.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link.stream.as_fd()
+        self.link.stream.0.as_fd()
     }
 }
 
@@ -359,7 +410,7 @@ impl ControlWriter {
     pub fn close(&self) {
         if self.link.pid == std::process::id() {
             // It may be closed already, which is as good.
-            let _ = self.link.stream.shutdown(std::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(&self.link.stream.0, rustix::net::Shutdown::Both);
         }
     }
 }
@@ -385,7 +436,7 @@ impl Link {
 }
 
 fn receive(
-    mut stream: &UnixStream,
+    mut stream: &Stream,
     frames: &mut Frames,
     deadline: Option<Instant>,
 ) -> Result<Option<ToRank>> {
@@ -437,7 +488,7 @@ fn interrupted(message: ToRank) -> Error {
     }
 }
 
-fn connect(name: &str, deadline: Instant) -> Result<UnixStream> {
+fn connect(name: &str, deadline: Instant) -> Result<Stream> {
     let what = |e: rustix::io::Errno| {
         let hint = match e {
             rustix::io::Errno::CONNREFUSED => " (has the launcher ended?)",
@@ -454,20 +505,20 @@ fn connect(name: &str, deadline: Instant) -> Result<UnixStream> {
         None,
     )
     .map_err(what)?;
-    let stream = UnixStream::from(socket);
+    let stream = Stream(socket);
     timeouts(&stream, Some(deadline))?;
-    rustix::io::retry_on_intr(|| rustix::net::connect(&stream, &address)).map_err(what)?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&stream.0, &address)).map_err(what)?;
     Ok(stream)
 }
 
 /// Bounds each later read and write by what is left until `deadline`.
-fn timeouts(stream: &UnixStream, deadline: Option<Instant>) -> Result<()> {
+fn timeouts(stream: &Stream, deadline: Option<Instant>) -> Result<()> {
     let left = deadline.map(|deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         left.max(Duration::from_millis(1))
     });
     for which in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
-        sockopt::set_socket_timeout(stream, which, left)
+        sockopt::set_socket_timeout(&stream.0, which, left)
             .map_err(|e| Error::io("time limit of the control socket", &e.into()))?;
     }
     Ok(())

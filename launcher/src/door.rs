@@ -1,7 +1,7 @@
-//! The control socket of one machine: lets its ranks in. Never blocks.
+//! Where ranks come in: the control socket of one machine, or the TCP port of a store. Never blocks.
 //!
-//! A socket in Linux's abstract name space: no file to leave behind. Connections of other users are closed at once;
-//! others must pass the handshake of `auth` before anything is parsed, a few at a time and within seconds.
+//! The socket is in Linux's abstract name space: no file to leave behind, and connections of other users are closed at
+//! once. All others must pass the handshake of `auth` before anything is parsed, a few at a time and within seconds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,7 +34,8 @@ pub(crate) enum Visit {
 
 pub(crate) struct Door {
     listener: OwnedFd,
-    name: String,
+    /// Of a socket of this machine.
+    name: Option<String>,
     key: Key,
     /// The ranks of this machine, and their processes if they have joined.
     ranks: BTreeMap<u32, Option<u32>>,
@@ -67,7 +68,8 @@ impl Key {
 
 struct Stranger {
     socket: OwnedFd,
-    pid: i32,
+    /// For people.
+    who: String,
     until: Instant,
     greeting: Greeting,
     /// Exactly the bytes that the greeting asks for, never more.
@@ -90,21 +92,29 @@ impl Door {
         .map_err(what)?;
         rustix::net::bind(&listener, &address).map_err(what)?;
         rustix::net::listen(&listener, 4096).map_err(what)?;
-        Ok(Self {
+        let mut door = Self::at(listener, key, ranks);
+        door.name = Some(name);
+        Ok(door)
+    }
+
+    /// At a socket that listens and does not block: lets in who knows the secret, from anywhere.
+    pub(crate) fn at(listener: OwnedFd, key: Key, ranks: impl Iterator<Item = u32>) -> Self {
+        Self {
             listener,
-            name,
+            name: None,
             key,
             ranks: ranks.map(|rank| (rank, None)).collect(),
             strangers: Default::default(),
             paused: None,
             visits: VecDeque::new(),
-        })
+        }
     }
 
     /// The variables that lead a rank here.
     pub(crate) fn environment(&self) -> [(&'static str, String); 3] {
+        let name = self.name.as_deref().unwrap_or_default();
         [
-            (wire::env::CONTROL, format!("unix:@{}", self.name)),
+            (wire::env::CONTROL, format!("unix:@{name}")),
             (wire::env::SECRET, self.key.secret.to_hex()),
             (wire::env::JOB, wire::to_hex(&self.key.job)),
         ]
@@ -136,8 +146,8 @@ impl Door {
         for slot in &mut self.strangers {
             if let Some(stranger) = slot.take_if(|stranger| stranger.until <= now) {
                 self.visits.push_back(Visit::Refused(format!(
-                    "process {}: no handshake within {HANDSHAKE:?}",
-                    stranger.pid
+                    "{}: no handshake within {HANDSHAKE:?}",
+                    stranger.who
                 )));
             }
         }
@@ -156,19 +166,18 @@ impl Door {
                     return;
                 }
             };
-            let Ok(peer) = sockopt::socket_peercred(&socket) else {
-                continue;
+            let who = match self.visitor(&socket) {
+                Ok(Some(who)) => who,
+                Ok(None) => continue,
+                Err(who) => {
+                    self.visits.push_back(Visit::Refused(who));
+                    continue;
+                }
             };
-            let pid = peer.pid.as_raw_nonzero().get();
-            if peer.uid != rustix::process::geteuid() {
-                let who = format!("process {pid}: belongs to user {}", peer.uid.as_raw());
-                self.visits.push_back(Visit::Refused(who));
-                continue;
-            }
             let Key { secret, job, size } = self.key.clone();
             self.strangers[slot] = Some(Stranger {
                 socket,
-                pid,
+                who,
                 until: Instant::now() + HANDSHAKE,
                 greeting: Greeting::new(secret, job, size),
                 received: Vec::new(),
@@ -177,6 +186,31 @@ impl Door {
             // Its first bytes are often there already.
             self.greet(slot);
         }
+    }
+
+    /// Who has come, if they are still there; an error is why they are turned down.
+    fn visitor(&self, socket: &OwnedFd) -> std::result::Result<Option<String>, String> {
+        if self.name.is_none() {
+            let Ok(address) = rustix::net::getpeername(socket) else {
+                return Ok(None);
+            };
+            // Without these, a failure is noticed later.
+            let _ = watch_link(socket);
+            let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
+            let unknown = || "unknown address".to_owned();
+            return Ok(Some(
+                address.map_or_else(unknown, |address| address.to_string()),
+            ));
+        }
+        let Ok(peer) = sockopt::socket_peercred(socket) else {
+            return Ok(None);
+        };
+        let pid = peer.pid.as_raw_nonzero().get();
+        if peer.uid != rustix::process::geteuid() {
+            let uid = peer.uid.as_raw();
+            return Err(format!("process {pid}: belongs to user {uid}"));
+        }
+        Ok(Some(format!("process {pid}")))
     }
 
     /// Goes on with a handshake.
@@ -188,9 +222,9 @@ impl Door {
             Ok(Progress::Waiting) => self.strangers[slot] = Some(stranger),
             Ok(Progress::Join(rank, frames, pid)) => self.join(rank, frames, pid, stranger.socket),
             Err(reason) => {
-                let pid = stranger.pid;
+                let who = stranger.who;
                 self.visits
-                    .push_back(Visit::Refused(format!("process {pid}: {reason}")));
+                    .push_back(Visit::Refused(format!("{who}: {reason}")));
             }
         }
     }
@@ -285,4 +319,15 @@ impl Stranger {
             Step::Refuse(refusal, _) => Err(format!("refused: {refusal:?}")),
         }
     }
+}
+
+/// Has the kernel send at once, and look every few seconds whether the other end of a TCP connection is still there:
+/// within half a minute a machine that has vanished ends the connection.
+pub(crate) fn watch_link(socket: &OwnedFd) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
+    sockopt::set_tcp_keepcnt(socket, 4)?;
+    sockopt::set_tcp_user_timeout(socket, 30_000)
 }

@@ -43,6 +43,7 @@ mod process;
 mod rank;
 mod run;
 mod server;
+pub mod store;
 mod watch;
 pub mod wire;
 

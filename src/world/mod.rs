@@ -6,6 +6,7 @@ mod bootstrap;
 mod collective;
 mod control;
 mod engine;
+mod exit;
 mod future;
 mod graves;
 mod identity;
@@ -56,8 +57,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use thread::{die_without_launcher, spawn};
-use ucxrun::wire::exit;
+use thread::{die, spawn};
+use ucxrun::wire::exit as code;
 
 /// All ranks of a job, seen from one of them.
 ///
@@ -171,11 +172,11 @@ impl World {
             }
             Ok(Err(error)) => {
                 world.let_the_launcher_speak();
-                world.fail(exit::BROKEN, &error.to_string());
+                world.fail(code::BROKEN, &error.to_string());
                 Err(error)
             }
             Err(panic) => {
-                world.fail(exit::PANIC, &panic_message(panic.as_ref()));
+                world.fail(code::PANIC, &panic_message(panic.as_ref()));
                 resume_unwind(panic)
             }
         }
@@ -186,9 +187,36 @@ impl World {
     ///
     /// Collective. Prefer [`World::run`], which also reports errors and panics to the launcher.
     ///
+    /// # Who started it
+    /// The first of these whose variables are set:
+    ///
+    /// | `PGAS_BOOTSTRAP` | variables | started by |
+    /// | --- | --- | --- |
+    /// | `ucxrun` | `PGAS_CONTROL` and more | `ucxrun` |
+    /// | `pmix` | `PMIX_NAMESPACE`, `PMIX_RANK` | `mpirun` of Open MPI, `prterun`, `srun --mpi=pmix` |
+    /// | `pmi1` | `PMI_FD`, `PMI_RANK`, `PMI_SIZE`, or `PMI_PORT`, `PMI_ID` | `mpiexec.hydra`, `srun --mpi=pmi2` |
+    /// | `env` | `RANK` or `JOB_COMPLETION_INDEX`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, and a secret | Kubernetes, torchrun's like |
+    /// | `env` | `SLURM_PROCID`, `SLURM_STEP_ID`, `SLURM_STEP_NUM_TASKS` | `srun` |
+    /// | `single` | none | nobody: one rank |
+    ///
+    /// `PGAS_BOOTSTRAP` forces a way, which is an error if its variables are not set. PMIx needs
+    /// `libpmix.so.2`, which is looked for where `PMIX_PREFIX` and the dynamic linker say, or is what
+    /// `PGAS_PMIX_LIBRARY` names; without it the ways below are tried, and for `mpirun` a file as for
+    /// `srun`.
+    ///
+    /// With `env` rank 0 listens for the others, at `MASTER_ADDR` if that is set. The secret is the text
+    /// in the file that `PGAS_SECRET_FILE` names, or `PGAS_SECRET`: 16 bytes or more, the same on all
+    /// ranks. Under `srun` none is needed: rank 0 writes its place and a fresh secret into a file in the
+    /// working directory, or in `PGAS_RENDEZVOUS`, which only its user can read; it is removed when all
+    /// have joined.
+    ///
+    /// Under all but `ucxrun`, this rank's failure is written to standard error. Then the process
+    /// manager is asked to end the job; so it is if the program exits before the world has ended.
+    /// With `env`, ranks that hear of a failure have a second to end by themselves.
+    ///
     /// # Errors
-    /// [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) if the launcher's variables are
-    /// garbled, it cannot be reached or refuses;
+    /// [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) if variables of a job are missing or
+    /// garbled, or if whoever started it cannot be reached or refuses;
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if UCX or this system cannot do
     /// what is needed, with the setting to try.
     pub fn from_env() -> Result<Self> {
@@ -223,7 +251,7 @@ impl World {
                 None => Ok(()),
             });
         if let Err(error) = &left {
-            self.tell(exit::BROKEN, &error.to_string());
+            self.tell(code::BROKEN, &error.to_string());
         }
         left
     }
@@ -272,7 +300,7 @@ impl Drop for World {
             return; // The parent's to leave.
         }
         if std::thread::panicking() {
-            self.fail(exit::PANIC, "panicked");
+            self.fail(code::PANIC, "panicked");
         }
         // An error has been told to the launcher, and there is nobody else to tell.
         let _ = self.finish();

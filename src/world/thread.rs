@@ -5,7 +5,6 @@
 use crate::error::{Error, ErrorKind, Result};
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
-use ucxrun::wire::exit;
 
 /// Starts a thread that handles no signals: they are the program's, and arrive in its threads.
 pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
@@ -25,10 +24,10 @@ pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
 }
 
 /// Ends this process at once, without its exit handlers: other threads may be anywhere.
-pub(super) fn die_without_launcher() -> ! {
+pub(super) fn die(code: i32, why: &str) -> ! {
     use std::io::Write as _;
     // There may be no standard error left.
-    let _ = std::io::stderr().write_all(b"pgas: the launcher is gone, so this rank ends\n");
+    let _ = std::io::stderr().write_all(format!("pgas: {why}\n").as_bytes());
     // SAFETY: always allowed.
-    unsafe { libc::_exit(exit::LAUNCHER) }
+    unsafe { libc::_exit(code) }
 }

@@ -1,11 +1,13 @@
 //! `cargo xtask demo` and `cargo xtask test`: each does everything from a machine that has only
 //! Rust and a C compiler. They set the machine up and call `cargo`; the rest is cargo's.
 
+mod engines;
 mod process;
 mod setup;
 mod test;
 mod tools;
 mod ucx_wheel;
+mod wheel;
 
 use process::{cargo, run};
 use std::env;
@@ -19,7 +21,7 @@ type Result<T> = std::result::Result<T, String>;
 const USAGE: &str = "\
 usage:
   cargo xtask demo                          the heat stencil on 4 ranks, in release
-  cargo xtask test [--only LEG] [FILTER]    all tests; legs: default, posix, tcp, ucx-1.22, hosts
+  cargo xtask test [--only LEG] [FILTER]    all tests; legs: default, posix, tcp, ucx-1.22, hosts, engines
   cargo xtask setup                         only finds UCX and the tools of the tests, or installs them";
 
 fn main() -> ExitCode {
@@ -27,7 +29,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match *words {
         ["demo"] => setup::setup().and_then(|()| demo()),
-        ["setup"] => setup::setup().and_then(|()| tools::install()),
+        ["setup"] => setup::setup()
+            .and_then(|()| tools::install())
+            .and_then(|()| engines::open_mpi_5().map(drop)),
         ["test", ref options @ ..] => test::Selection::parse(options)
             .and_then(|selection| setup::setup().and_then(|()| test::test(&selection))),
         ["help" | "-h" | "--help"] => {

@@ -2,7 +2,7 @@
 //! other transports and on a newer UCX.
 
 use crate::process::{cargo, describe, output_of, run};
-use crate::{Result, root, target, tools, ucx_wheel};
+use crate::{Result, engines, root, target, tools, ucx_wheel};
 use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
@@ -37,15 +37,18 @@ enum Leg {
     /// Ranks on several hosts: the launcher's own tests through agents, and those that need real hosts, in name spaces.
     /// Needs root.
     Hosts,
+    /// Jobs that other launchers start. Needs root.
+    Engines,
 }
 
 impl Leg {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Default,
         Self::Posix,
         Self::Tcp,
         Self::Ucx122,
         Self::Hosts,
+        Self::Engines,
     ];
 
     fn name(self) -> &'static str {
@@ -55,13 +58,14 @@ impl Leg {
             Self::Tcp => "tcp",
             Self::Ucx122 => "ucx-1.22",
             Self::Hosts => "hosts",
+            Self::Engines => "engines",
         }
     }
 
     /// What to set in the environment of tests and ranks.
     fn environment(self) -> Result<Vec<(&'static str, OsString)>> {
         Ok(match self {
-            Self::Default | Self::Hosts => vec![],
+            Self::Default | Self::Hosts | Self::Engines => vec![],
             Self::Posix => vec![("UCX_TLS", "posix,self".into())],
             Self::Tcp => vec![("UCX_TLS", "tcp,self".into())],
             Self::Ucx122 => {
@@ -133,6 +137,9 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
     if leg == Leg::Hosts {
         return run_on_hosts(filter);
     }
+    if leg == Leg::Engines {
+        return run_engines(filter);
+    }
     let environment = leg.environment()?;
     let mut tests = cargo();
     tests.args(TEST).arg("--no-fail-fast");
@@ -175,6 +182,21 @@ fn run_on_hosts(filter: Option<&str>) -> Result<()> {
         .args(filter)
         .args(["--", "--ignored", "--test-threads=1"]);
     run(&mut tests, TESTS)
+}
+
+/// What needs the process managers is marked as ignored, so that a plain `cargo test` does not.
+fn run_engines(filter: Option<&str>) -> Result<()> {
+    let open_mpi_5 = engines::open_mpi_5()?;
+    let mut declarations = cargo();
+    declarations
+        .args(TEST)
+        .args(["--lib", "--", "--ignored", "pmix::"]);
+    run(&mut declarations, TESTS)?;
+    let mut tests = cargo();
+    tests.args(TEST).args(["--test", "engines"]);
+    tests.args(filter);
+    tests.args(["--", "--ignored", "--test-threads=1", "--skip", "worker"]);
+    run(tests.env("OPEN_MPI_5", open_mpi_5), TESTS)
 }
 
 /// Runs every file of `examples/` on 4 ranks; each checks its own result.

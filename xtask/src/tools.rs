@@ -1,5 +1,5 @@
-//! What tests need beside UCX: the rig of `tests/rigs/netns`, several hosts on this machine; and numpy, to
-//! read what arrays write.
+//! What tests need beside UCX: the rig of `tests/rigs/netns`, several hosts on this machine; numpy, to read what arrays
+//! write; the launchers of `tests/engines.rs`.
 
 use crate::Result;
 use crate::process::output_of;
@@ -7,7 +7,7 @@ use crate::setup::{apt_install, has_apt};
 use std::process::Command;
 
 /// How to see whether something is there, and Debian's package of it.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 15] = [
     ("command -v ip", "iproute2"),
     ("command -v ssh", "openssh-client"),
     ("command -v /usr/sbin/sshd", "openssh-server"),
@@ -15,6 +15,18 @@ const TOOLS: [(&str, &str); 7] = [
     ("command -v ps", "procps"),
     ("command -v hostname", "hostname"),
     ("/usr/bin/python3 -c 'import numpy'", "python3-numpy"),
+    ("command -v mpiexec.hydra", "mpich"),
+    ("command -v mpirun.openmpi", "openmpi-bin"),
+    ("command -v /usr/sbin/munged", "munge"),
+    ("command -v /usr/sbin/slurmctld", "slurmctld"),
+    ("command -v /usr/sbin/slurmd", "slurmd"),
+    ("command -v srun", "slurm-client"),
+    (
+        "ls /usr/lib/*/slurm-wlm/mpi_pmix.so",
+        "slurm-wlm-basic-plugins",
+    ),
+    // The structures that we declare are compared with its headers.
+    ("ls /usr/lib/*/pmix2/include/pmix.h", "libpmix-dev"),
 ];
 
 /// Installs what is missing.

@@ -1,14 +1,20 @@
 //! How a process becomes a rank: who is there, UCX, addresses, shared memory, and then a world.
 //!
-//! Steps 1 to 4 are gathers through the launcher; the launcher never sees what they mean.
+//! Steps 1 to 4 are gathers through whoever started the ranks, who never sees what they mean.
 //! 1. identities: library and UCX versions, host, namespaces
 //! 2. worker addresses, and from the lowest rank of each machine the key to its meeting block
 //! 3. whether that block could be mapped: machines where it could are *nodes*
 //! 4. only if there are several nodes: addresses of the workers that serve memory
 
+mod detect;
+pub(super) mod manager;
+mod pmi1;
+mod pmix;
+pub(super) mod store;
+
 use super::ask::{Desk, Served, Unsettled};
 use super::collective::{decode, encode};
-use super::control::Launcher;
+use super::control::{Launcher, report};
 use super::engine::Engine;
 use super::graves::Graves;
 use super::identity::{Identity, barriers};
@@ -24,28 +30,100 @@ use super::{Core, Job, Team, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
+use detect::Found;
+use manager::Manager;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use ucxrun::client::Control;
+use ucxrun::wire::exit;
 
 /// The way to the other ranks before UCX can be used.
 enum Bootstrap {
     Alone,
+    /// By `ucxrun`.
     Launched(Control),
+    /// By nobody that connects its ranks: rank 0 does.
+    Stored(store::Joined),
+    /// By a process manager of someone else's.
+    Managed(Box<dyn Manager>),
 }
 
 impl Bootstrap {
-    fn place(&self) -> (usize, usize, u128) {
+    /// By `deadline`, as far as others are waited for.
+    fn join(deadline: Instant) -> Result<Self> {
+        let get = |name: &str| std::env::var_os(name);
+        let mut found = detect::find(get, true)?;
+        if !matches!(found, Found::Nothing) {
+            static JOINED: AtomicBool = AtomicBool::new(false);
+            if JOINED.swap(true, Ordering::AcqRel) {
+                return Err(Error::new(
+                    ErrorKind::Bootstrap,
+                    "this process has already been a rank of its job",
+                ));
+            }
+        }
+        if matches!(found, Found::Pmix) {
+            match pmix::library(&get) {
+                Ok(api) => return Ok(Self::Managed(Box::new(pmix::Client::join(api)?))),
+                Err(error) if detect::is_forced(get) => return Err(error),
+                // Another way may do as well.
+                Err(error) => match detect::find(get, false)? {
+                    Found::Nothing => return Err(error),
+                    other => found = other,
+                },
+            }
+        }
+        match found {
+            Found::Nothing | Found::Pmix => Ok(Self::Alone),
+            Found::Ucxrun => match Control::from_env().map_err(from_launcher)? {
+                Some(control) => Ok(Self::Launched(control)),
+                None => Ok(Self::Alone),
+            },
+            Found::Store(rank, size, meeting) => {
+                let joined = store::join(&meeting, (rank, size), deadline)?;
+                Ok(Self::Stored(joined))
+            }
+            Found::Pmi1(way) => Ok(Self::Managed(Box::new(pmi1::Client::join(&way)?))),
+        }
+    }
+
+    fn rank(&self) -> usize {
         match self {
-            Self::Alone => (0, 1, 0),
-            Self::Launched(control) => (
-                control.rank() as usize,
-                control.size() as usize,
-                u128::from_le_bytes(control.job()),
-            ),
+            Self::Alone => 0,
+            Self::Launched(control) => control.rank() as usize,
+            Self::Stored(joined) => joined.control.rank() as usize,
+            Self::Managed(manager) => manager.rank(),
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Alone => 1,
+            Self::Launched(control) => control.size() as usize,
+            Self::Stored(joined) => joined.control.size() as usize,
+            Self::Managed(manager) => manager.size(),
+        }
+    }
+
+    /// A number for the job that no other job has; rank 0's is taken.
+    fn job(&self) -> Result<u128> {
+        match self {
+            Self::Alone => Ok(0),
+            Self::Launched(control) => Ok(u128::from_le_bytes(control.job())),
+            Self::Managed(_) | Self::Stored(_) => {
+                let mut bytes = [0; 16];
+                rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+                    .map_err(|error| {
+                        Error::new(ErrorKind::Bootstrap, format!("no random bytes: {error}"))
+                    })?;
+                Ok(u128::from_le_bytes(bytes))
+            }
         }
     }
 
@@ -56,17 +134,62 @@ impl Bootstrap {
         timeout: Option<Duration>,
     ) -> Result<Vec<T>> {
         let blob = encode(item)?;
+        let deadline = deadline_in(timeout);
         let blobs = match self {
             Self::Alone => vec![blob],
-            Self::Launched(control) => {
-                let now = Instant::now();
-                let day = Duration::from_secs(24 * 3600);
-                let limit = timeout.and_then(|limit| now.checked_add(limit));
-                let deadline = limit.unwrap_or(now + day);
-                control.gather(&blob, deadline).map_err(from_launcher)?
+            Self::Launched(control) => control.gather(&blob, deadline).map_err(from_launcher)?,
+            Self::Stored(joined) => {
+                let blobs = joined.control.gather(&blob, deadline);
+                // All have joined, so nobody looks for it any more.
+                joined.file = None;
+                blobs.map_err(from_launcher)?
             }
+            Self::Managed(manager) => manager.gather(&blob, deadline)?,
         };
         blobs.iter().map(|blob| decode(blob)).collect()
+    }
+
+    /// Tells why this rank fails to start: who started it would notice its exit, but not why.
+    fn failed(self, error: &Error) {
+        match self {
+            Self::Alone => {}
+            Self::Launched(control) => {
+                let (_, writer) = control.split();
+                let _ = writer.failed(exit::BROKEN, error.to_string());
+            }
+            Self::Stored(joined) => {
+                let rank = joined.control.rank() as usize;
+                report(rank, &error.to_string());
+                let (_, writer) = joined.control.split();
+                let _ = writer.failed(exit::BROKEN, error.to_string());
+                if let Some(keeper) = &joined.keeper {
+                    keeper.wait_until_told();
+                }
+            }
+            Self::Managed(mut manager) => {
+                report(manager.rank(), &error.to_string());
+                manager.abort(exit::BROKEN, &error.to_string());
+            }
+        }
+    }
+}
+
+/// `timeout` from now; a day if there is none.
+pub(super) fn deadline_in(timeout: Option<Duration>) -> Instant {
+    let now = Instant::now();
+    let day = Duration::from_secs(24 * 3600);
+    let limit = timeout.and_then(|limit| now.checked_add(limit));
+    limit.unwrap_or(now + day)
+}
+
+/// Returns when `fd` is ready for one of `flags`, or was closed by its other end.
+fn wait_for_end(fd: &OwnedFd, flags: PollFlags) {
+    loop {
+        let mut fds = [PollFd::new(fd, flags)];
+        match poll(&mut fds, None) {
+            Err(Errno::INTR) => {}
+            _ => return,
+        }
     }
 }
 
@@ -86,19 +209,7 @@ fn from_launcher(error: ucxrun::Error) -> Error {
 
 pub(super) fn start() -> Result<World> {
     let (timeout, checks) = (timeout_from_env()?, Checks::from_env()?);
-    let mut bootstrap = match Control::from_env().map_err(from_launcher)? {
-        None => Bootstrap::Alone,
-        Some(control) => {
-            static JOINED: AtomicBool = AtomicBool::new(false);
-            if JOINED.swap(true, Ordering::AcqRel) {
-                return Err(Error::new(
-                    ErrorKind::Bootstrap,
-                    "this process has already been a rank of its job",
-                ));
-            }
-            Bootstrap::Launched(control)
-        }
-    };
+    let mut bootstrap = Bootstrap::join(deadline_in(timeout))?;
     let limits = Arc::new(Limits::default());
     limits.set_timeout(timeout);
     if std::env::var_os(ucxrun::wire::env::WATCH).is_some() {
@@ -108,7 +219,12 @@ pub(super) fn start() -> Result<World> {
         Ok((core, service)) => {
             let launcher = match bootstrap {
                 Bootstrap::Alone => None,
-                Bootstrap::Launched(control) => Some(Launcher::listen(control, limits)?),
+                Bootstrap::Launched(control) => Some(Launcher::listen(control, limits, None)?),
+                Bootstrap::Stored(joined) => {
+                    let store = Some(joined.keeper);
+                    Some(Launcher::listen(joined.control, limits, store)?)
+                }
+                Bootstrap::Managed(manager) => Some(Launcher::watch(manager, limits)?),
             };
             let world = World {
                 service,
@@ -119,20 +235,24 @@ pub(super) fn start() -> Result<World> {
             if let Some(races) = world.team.core.races()
                 && let Err(error) = races.start(&world.team.core)
             {
-                world.fail(ucxrun::wire::exit::BROKEN, &error.to_string());
+                world.fail(exit::BROKEN, &error.to_string());
                 return Err(error);
             }
             Ok(world)
         }
         Err(error) => {
-            if let Bootstrap::Launched(control) = bootstrap {
-                // The launcher would notice the exit; this way it also knows why.
-                let (_, writer) = control.split();
-                let _ = writer.failed(ucxrun::wire::exit::BROKEN, error.to_string());
-            }
+            bootstrap.failed(&error);
             Err(error)
         }
     }
+}
+
+/// What a rank says first.
+#[derive(Serialize, Deserialize)]
+struct Greeting {
+    identity: Identity,
+    /// Its proposal for the job's number.
+    job: u128,
 }
 
 /// A rank's address, and its machine's meeting block if it is the lowest rank there.
@@ -148,11 +268,18 @@ fn assemble(
     checks: Checks,
 ) -> Result<(Core, Option<Service>)> {
     let timeout = limits.timeout();
-    let (rank, size, job) = bootstrap.place();
+    let (rank, size) = (bootstrap.rank(), bootstrap.size());
 
     let mut me = Identity::of_this_process();
     me.checks = checks;
-    let everybody = bootstrap.gather(&me, timeout)?;
+    let me = Greeting {
+        identity: me,
+        job: bootstrap.job()?,
+    };
+    let greetings = bootstrap.gather(&me, timeout)?;
+    let job = greetings[0].job;
+    let me = me.identity;
+    let everybody: Vec<_> = greetings.into_iter().map(|one| one.identity).collect();
     same_software(&everybody)?;
     let checks = Checks::of_all(everybody.iter().map(|one| one.checks))?;
     let races = (checks == Checks::Races).then(|| Arc::new(Races::new(rank, size)));
