@@ -9,8 +9,8 @@
 
 mod model;
 
-use model::{Case, Random, Value, everywhere, indices};
-use pgas::testing::on_ranks;
+use model::{Case, Random, Value, indices};
+use pgas::testing::Ranks;
 use pgas::{Dist, ErrorKind, GlobalArray, Order, Transfer, World};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,24 +20,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A folder of its own for a test, the same for all its ranks, removed by the process that made it.
 struct Folder(PathBuf, bool);
 
+/// Tells the ranks where the test's own process made it.
+const FOLDER: &str = "FILES_TEST_FOLDER";
+
 impl Folder {
     fn new(name: &str) -> Self {
-        // The ranks are told where the test's own process made it.
-        const VARIABLE: &str = "FILES_TEST_FOLDER";
-        if let Some(path) = std::env::var_os(VARIABLE) {
+        if let Some(path) = std::env::var_os(FOLDER) {
             return Self(path.into(), false);
         }
         let path = std::env::temp_dir().join(format!("pgas-files-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        #[expect(
-            unsafe_code,
-            reason = "one thread: nobody else looks at the environment"
-        )]
-        // SAFETY: tests of this file run in processes of their own, before any thread is started.
-        unsafe {
-            std::env::set_var(VARIABLE, &path);
-        }
         Self(path, true)
+    }
+
+    fn ranks(&self, ranks: usize) -> Ranks {
+        Ranks::new(ranks).env(FOLDER, &self.0)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -115,7 +112,7 @@ fn round_trips<T: Value + pgas::Numpy, const D: usize>(
 #[test]
 fn any_distribution_and_type() {
     let folder = Folder::new("round-trips");
-    everywhere(4, |world| {
+    let body = |world: &World| {
         let mut random = Random(1);
         for _ in 0..6 {
             round_trips::<u32, 1>(world, &folder, &mut random)?;
@@ -124,7 +121,9 @@ fn any_distribution_and_type() {
             round_trips::<i64, 3>(world, &folder, &mut random)?;
         }
         Ok(())
-    });
+    };
+    folder.ranks(4).run(body);
+    folder.ranks(4).env("UCX_TLS", "tcp,self").run(body);
 }
 
 /// Three files by numpy, three for it.
@@ -146,7 +145,7 @@ fn numpy_reads_and_writes_the_same() {
         at("bool.npy"),
         at("records.npy")
     ));
-    on_ranks(3, |world| {
+    folder.ranks(3).run(|world| {
         for name in ["c.npy", "fortran.npy", "big.npy"] {
             let array = GlobalArray::<f64, 2>::load_npy(world, folder.file(name))?;
             let right = (0..35).map(f64::from);
@@ -202,7 +201,7 @@ fn numpy_reads_and_writes_the_same() {
 fn empty_ranks_and_other_numbers_of_ranks() {
     let folder = Folder::new("uneven");
     let value = |k: usize| k as f32 * 0.5;
-    on_ranks(4, |world| {
+    folder.ranks(4).run(|world| {
         let mut rows = GlobalArray::<f32, 2>::builder(world, [9, 1000])
             .dist([Dist::Irregular(vec![3, 4, 0, 2]), Dist::Whole])
             .from_fn(|[i, j]| value(i * 1000 + j))?;
@@ -232,7 +231,7 @@ fn empty_ranks_and_other_numbers_of_ranks() {
         }
     }
     for ranks in [3, 1] {
-        on_ranks(ranks, |world| {
+        folder.ranks(ranks).run(|world| {
             let mut rows = GlobalArray::<f32, 2>::new(world, [9, 1000])?;
             rows.load_raw(folder.file("rows"), 0)?;
             let again = GlobalArray::<f32, 2>::restore(world, folder.file("rows.checkpoint"))?;
@@ -259,7 +258,7 @@ fn empty_ranks_and_other_numbers_of_ranks() {
 #[test]
 fn offsets_beyond_two_gigabytes() {
     let folder = Folder::new("sparse");
-    on_ranks(2, |world| {
+    folder.ranks(2).run(|world| {
         let path = folder.file("sparse");
         const HOLE: u64 = 5 << 30;
         if world.rank() == 0 {
@@ -279,7 +278,7 @@ fn offsets_beyond_two_gigabytes() {
 #[test]
 fn what_fails_on_one_rank_fails_on_all() {
     let folder = Folder::new("failures");
-    on_ranks(3, |world| {
+    folder.ranks(3).run(|world| {
         let mut array = GlobalArray::<u64>::from_fn(world, 1000, |k| k as u64)?;
         let path = folder.file("array.npy");
         let missing = folder.file("no such folder/array.npy");
@@ -371,6 +370,7 @@ fn a_full_disk() {
             .arg(std::env::current_exe().unwrap())
             .args(["a_full_disk", "--exact", "--nocapture", "--test-threads=1"])
             .env(inside, "1")
+            .env(FOLDER, &folder.0)
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
@@ -381,7 +381,7 @@ fn a_full_disk() {
         );
         return;
     }
-    on_ranks(2, |world| {
+    folder.ranks(2).run(|world| {
         let path = folder.file("disk/array");
         let mut small = GlobalArray::<u64>::from_fn(world, 1000, |k| k as u64)?;
         small.checkpoint(&path)?;
@@ -399,7 +399,7 @@ fn a_full_disk() {
 #[test]
 fn progress_is_told() {
     let folder = Folder::new("progress");
-    on_ranks(2, |world| {
+    folder.ranks(2).run(|world| {
         let last = Arc::new(AtomicU64::new(u64::MAX));
         let seen = last.clone();
         let transfer = Transfer::new().progress(move |done, total| {
