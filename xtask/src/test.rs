@@ -148,8 +148,9 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
         // name, as with fewer packages cargo would choose other features and build all anew.
         tests.arg("--lib");
         for folder in ["tests", "ucx-sys/tests"] {
-            for name in rust_files(folder)? {
-                tests.args(["--test", &name]);
+            // That of feature zarr is about files.
+            for name in rust_files(folder)?.iter().filter(|name| *name != "zarr") {
+                tests.args(["--test", name]);
             }
         }
     }
