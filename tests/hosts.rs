@@ -153,6 +153,58 @@ fn killed_rank_on_another_host() {
     each_hears(&text, "rank 3 failed: killed by signal 9 (SIGKILL)");
 }
 
+/// Processes with `what` as a worker's task in their environment.
+fn workers_alive(what: &str) -> Vec<String> {
+    let mark = format!("{WORKER}={what}");
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let marked = entries.filter(|entry| {
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        environment
+            .split(|&byte| byte == 0)
+            .any(|one| one == mark.as_bytes())
+    });
+    marked
+        .map(|entry| entry.path().display().to_string())
+        .collect()
+}
+
+#[test]
+#[ignore = "needs the rig"]
+fn killed_launcher_leaves_no_rank_and_no_memory() {
+    let rig = up();
+    let shared = || {
+        ["host1", "host2", "host3"].map(|host| {
+            let mut list = rig.on(host, "sh");
+            output(list.args(["-c", "ls -A /dev/shm; tail -n +2 /proc/sysvipc/shm"])).1
+        })
+    };
+    let before = shared();
+    for signal in ["KILL", "INT"] {
+        let what = format!("barrier, then {signal}");
+        let mut child = workers(&rig, &what, &[], "trap '' TERM").spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut text = String::new();
+        while text.matches("under way").count() < 4 {
+            assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
+        }
+        assert!(workers_alive(&what).len() >= 4);
+        let pid = child.id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &pid]).status();
+        assert!(sent.unwrap().success());
+        let ended = Instant::now();
+        while !workers_alive(&what).is_empty() {
+            let left = workers_alive(&what);
+            assert!(
+                ended.elapsed() < Duration::from_secs(3),
+                "{signal}: {left:?}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child.wait().unwrap();
+        assert_eq!(shared(), before, "{signal}");
+    }
+}
+
 #[test]
 #[ignore = "needs the rig"]
 fn host_without_the_library() {

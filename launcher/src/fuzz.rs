@@ -12,7 +12,9 @@ use crate::hosts;
 use crate::output::Stream;
 use crate::plan::{App, Plan, Surroundings};
 use crate::process::Exit;
-use crate::wire::{self, Frames, MAX_TO_LAUNCHER, MAX_TO_RANK, ToLauncher, ToRank};
+use crate::wire::{
+    self, Frames, MAX_TO_LAUNCHER, MAX_TO_RANK, RankStats, ToLauncher, ToRank, Traffic,
+};
 
 #[path = "../../tests/fuzz/mutate.rs"]
 #[expect(clippy::print_stdout, reason = "says how much it has tried")]
@@ -62,6 +64,14 @@ fn frames_of_ranks() {
         ToLauncher::Doing {
             what: "barrier".to_owned(),
         },
+        ToLauncher::Stats(RankStats {
+            traffic: vec![Traffic {
+                rank: 1,
+                operations: 300,
+                bytes: 70_000,
+            }],
+            waited: std::time::Duration::from_micros(5),
+        }),
     ];
     let seeds = seeds.map(|seed| wire::frame(&seed, MAX_TO_LAUNCHER).unwrap().to_vec());
     fuzz(&corpus("to-launcher"), seeds.into(), |bytes| {
