@@ -37,6 +37,10 @@ fn main() -> pgas::Result<ExitCode> {
     World::run(|world| arguments::with(world, measure))
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "columns are indices of an array"
+)]
 fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     let &Arguments {
         iterations,
@@ -60,8 +64,17 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     let first = rows * world.rank();
     let diameter = 4 * radius + 1;
 
-    let columns = columns(first..first + rows, log_size, radius);
-    let matrix: Vec<f64> = columns.iter().map(|&c| 1.0 / (c + 1) as f64).collect();
+    // Rows of rank 0, of rank 1, …: so many nonzeros each.
+    let mut columns = GlobalArray::<u64>::new(world, order * diameter)?;
+    let mut matrix = GlobalArray::<f64>::new(world, order * diameter)?;
+    let mut columns = columns.local()?;
+    let mut matrix = matrix.local()?;
+    for (row, columns) in columns.chunks_exact_mut(diameter).enumerate() {
+        find_columns(first + row, log_size, columns);
+    }
+    for (value, &column) in matrix.iter_mut().zip(columns.iter()) {
+        *value = 1.0 / (column + 1) as f64;
+    }
     let mut vector = GlobalArray::<f64>::new(world, order)?;
     let mut result = vec![0.0; rows];
 
@@ -81,10 +94,10 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
             .chunks_exact(diameter)
             .zip(columns.chunks_exact(diameter));
         for (result, (values, columns)) in result.iter_mut().zip(entries) {
-            let products = values
-                .iter()
-                .zip(columns)
-                .map(|(value, &column)| value * shards[column >> shift][column & mask]);
+            let products = values.iter().zip(columns).map(|(value, &column)| {
+                let column = column as usize;
+                value * shards[column >> shift][column & mask]
+            });
             *result += products.sum::<f64>();
         }
         view.close()
@@ -96,6 +109,8 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     let row = 0.5 * diameter as f64 * (k + 1.0) * (k + 2.0);
     let error: f64 = result.iter().map(|value| value - row).sum();
     let error = world.all_reduce(error, Op::Sum)?;
+    matrix.close()?;
+    columns.close()?;
     vector.close()?;
     Ok(prk::Outcome {
         valid: error.abs() <= prk::EPSILON,
@@ -107,28 +122,26 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     .report(world))
 }
 
-/// The columns of the elements of these rows, ascending in each row.
-fn columns(rows: std::ops::Range<usize>, log_size: u32, radius: usize) -> Vec<usize> {
+/// The columns of the elements of a row, ascending.
+fn find_columns(row: usize, log_size: u32, columns: &mut [u64]) {
     let size = 1_usize << log_size;
     let scrambled = |i: usize, j: usize| {
-        let number = i % size + ((j % size) << log_size);
+        let number = (i % size + ((j % size) << log_size)) as u64;
         match log_size {
             0 => 0,
-            _ => number.reverse_bits() >> (usize::BITS - 2 * log_size),
+            _ => number.reverse_bits() >> (u64::BITS - 2 * log_size),
         }
     };
-    let mut columns = Vec::with_capacity(rows.len() * (4 * radius + 1));
-    for point in rows {
-        let (i, j) = (point % size, point / size);
-        let start = columns.len();
-        columns.push(scrambled(i, j));
-        for r in 1..=radius {
-            columns.push(scrambled(i + r, j));
-            columns.push(scrambled(i + size - r, j));
-            columns.push(scrambled(i, j + r));
-            columns.push(scrambled(i, j + size - r));
-        }
-        columns[start..].sort_unstable();
+    let (i, j) = (row % size, row / size);
+    let (centre, arms) = columns.split_at_mut(1);
+    centre[0] = scrambled(i, j);
+    for (r, arms) in (1..).zip(arms.as_chunks_mut::<4>().0) {
+        *arms = [
+            scrambled(i + r, j),
+            scrambled(i + size - r, j),
+            scrambled(i, j + r),
+            scrambled(i, j + size - r),
+        ];
     }
-    columns
+    columns.sort_unstable();
 }

@@ -12,10 +12,10 @@ const C: f64 = 0.19;
 /// This rank's part of the edges of a graph of 2^scale vertices, which are numbered at random.
 /// Collective.
 pub fn edges(world: &World, scale: u32, all: u64, seed: u64) -> pgas::Result<Vec<[usize; 2]>> {
+    let (numbers, _) = permutation::random(world, 1 << scale, seed)?;
     let (rank, size) = (world.rank() as u64, world.size() as u64);
     let mine = all * rank / size..all * (rank + 1) / size;
     let ends: Vec<usize> = mine.flat_map(|k| edge(scale, mix(seed ^ k))).collect();
-    let (numbers, _) = permutation::random(world, 1 << scale, seed)?;
     let numbered = numbers.gather(&ends)?;
     numbers.close()?;
     let pairs = numbered.as_chunks::<2>().0.iter();
