@@ -3,6 +3,9 @@
 //!
 //! Needs root and the process managers: run by `cargo xtask test --only engines`.
 
+#[path = "rigs/netns/rig.rs"]
+#[expect(dead_code, reason = "what other tests do with hosts")]
+mod hosts;
 #[path = "rigs/slurm/rig.rs"]
 mod rig;
 
@@ -531,4 +534,52 @@ fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < until, "it does not come");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Ranks on three hosts that meet by a file, as srun's, or at an address; one of them dies.
+#[test]
+#[ignore = "needs hosts in name spaces"]
+fn a_store_over_hosts() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rigs/netns/rig");
+    let (hosts, folder) = (hosts::Rig::up(std::path::Path::new(script), 3), folder());
+    let step = "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=3 SLURM_JOB_ID=5 SLURM_PROCID";
+    let torch =
+        "WORLD_SIZE=3 MASTER_ADDR=host1 MASTER_PORT=29500 PGAS_SECRET=0123456789abcdef RANK";
+    for (variables, what, codes) in [
+        (step, "everything", [0, 0, 0]),
+        (torch, "everything", [0, 0, 0]),
+        (torch, "kill", [1, 1, 137]),
+    ] {
+        let began = Instant::now();
+        let ranks: Vec<_> = (0..3).map(|rank| {
+            let mut command = hosts.on(&format!("host{}", rank + 1), "sh");
+            let me = std::env::current_exe().unwrap();
+            let run = format!("export {variables}={rank}; exec \"$0\" worker --exact --nocapture --ignored --quiet");
+            command.args(["-c", &run]).arg(me);
+            command.env(WORKER, what).env_remove("UCX_TLS").env("PGAS_RENDEZVOUS", &folder);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            std::thread::spawn(move || end_of(command))
+        }).collect();
+        let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        let all = || ended.iter().map(ToString::to_string).collect::<String>();
+        for (rank, code) in ended.iter().zip(codes) {
+            let killed = rank.code.is_none() || rank.code == Some(137);
+            assert!(
+                rank.code == Some(code) || (code == 137 && killed),
+                "{what}: {}",
+                all()
+            );
+        }
+        if what == "everything" {
+            assert!(
+                result_line(&ended[0]).starts_with("RESULT 3 ranks"),
+                "{}",
+                all()
+            );
+        } else {
+            assert!(ended[0].text.contains("rank 2 failed"), "{}", all());
+            assert!(began.elapsed() < Duration::from_secs(10), "{}", all());
+        }
+    }
+    check_left_nothing(&folder);
 }

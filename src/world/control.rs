@@ -87,7 +87,7 @@ impl Launcher {
         })?;
         let rank = manager.rank();
         let manager = Arc::new(Mutex::new(manager));
-        exit::watch(manager.clone(), rank);
+        exit::watch(manager.clone());
         Ok(Self(Way::Manager { rank, manager }))
     }
 
@@ -140,10 +140,10 @@ impl Launcher {
             }
             Way::Manager { rank, manager } => {
                 exit::told();
-                report(*rank, message);
                 // Held by a thread that is leaving: then the exit code of this process says it.
-                if let Ok(mut manager) = manager.try_lock() {
-                    manager.abort(code, message);
+                match manager.try_lock() {
+                    Ok(mut manager) => abort(&mut **manager, code, message),
+                    Err(_) => report(*rank, message),
                 }
             }
         }
@@ -175,6 +175,14 @@ impl Launcher {
     }
 }
 
+/// Says why this rank fails, then has its job ended.
+pub(super) fn abort(manager: &mut dyn Manager, code: i32, message: &str) {
+    report(manager.rank(), message);
+    // Hydra throws away what it has not read when it is asked to end the job.
+    std::thread::sleep(Duration::from_millis(50));
+    manager.abort(code, message);
+}
+
 /// Says why rank `rank` fails, where no launcher of ours does.
 pub(super) fn report(rank: usize, message: &str) {
     use std::io::Write as _;
@@ -188,7 +196,7 @@ fn lost(error: ucxrun::Error) -> Error {
 }
 
 /// Gives the program some time to end because of a failure, then ends it: nobody else would.
-fn end_within_grace(limits: &Limits) {
+fn end_within_grace(limits: &Limits, failure: &str) {
     let until = Instant::now() + ucxrun::GRACE;
     while Instant::now() < until {
         if limits.is_closed() {
@@ -196,10 +204,8 @@ fn end_within_grace(limits: &Limits) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    super::die(
-        exit_code::BROKEN,
-        "another rank has failed, so this one ends",
-    );
+    let why = format!("this rank ends, as {failure}");
+    super::die(exit_code::BROKEN, &why);
 }
 
 fn listen(
@@ -222,6 +228,7 @@ fn listen(
                     Some(rank) => format!("rank {rank} failed: {message}"),
                     None => message,
                 };
+                let failure = text.clone();
                 let mut error = Error::new(ErrorKind::PeerFailed, text);
                 if let Some(rank) = rank {
                     error = error.with_peer(rank as usize);
@@ -230,7 +237,7 @@ fn listen(
                 // Ends a wait for the goodbye, which looks for the failure.
                 let _ = goodbye.send(());
                 if alone {
-                    end_within_grace(limits);
+                    end_within_grace(limits, &failure);
                     return;
                 }
             }

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "an exit handler that sees the exit code")]
 
 use super::bootstrap::manager::Manager;
-use super::control::report;
+use super::control::abort;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,16 +16,14 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 
 struct Watched {
     manager: Arc<Mutex<Box<dyn Manager>>>,
-    rank: usize,
     /// A forked child's exit is not the rank's.
     process: u32,
 }
 
 /// From now on, an exit before [`told`] ends the job.
-pub(super) fn watch(manager: Arc<Mutex<Box<dyn Manager>>>, rank: usize) {
+pub(super) fn watch(manager: Arc<Mutex<Box<dyn Manager>>>) {
     let watched = Watched {
         manager,
-        rank,
         process: std::process::id(),
     };
     if WATCHED.set(watched).is_err() {
@@ -59,10 +57,9 @@ extern "C" fn at_exit(code: c_int, _: *mut c_void) {
         return;
     };
     let message = format!("exited with code {code} in the middle of the job");
-    report(watched.rank, &message);
     let code = match code {
         0 => ucxrun::wire::exit::BROKEN,
         code => code,
     };
-    manager.abort(code, &message);
+    abort(&mut **manager, code, &message);
 }

@@ -7,6 +7,8 @@
 //! 4. only if there are several nodes: addresses of the workers that serve memory
 
 mod detect;
+#[cfg(test)]
+mod fuzz;
 pub(super) mod manager;
 mod pmi1;
 mod pmix;
@@ -14,7 +16,7 @@ pub(super) mod store;
 
 use super::ask::{Desk, Served, Unsettled};
 use super::collective::{decode, encode};
-use super::control::{Launcher, report};
+use super::control::{Launcher, abort, report};
 use super::engine::Engine;
 use super::graves::Graves;
 use super::identity::{Identity, barriers};
@@ -167,8 +169,7 @@ impl Bootstrap {
                 }
             }
             Self::Managed(mut manager) => {
-                report(manager.rank(), &error.to_string());
-                manager.abort(exit::BROKEN, &error.to_string());
+                abort(&mut *manager, exit::BROKEN, &error.to_string());
             }
         }
     }

@@ -146,7 +146,11 @@ pub(super) fn join(
                 let found = read(path)?;
                 let job = found.secret.job(size);
                 let places = found.places()?;
-                try_all(places, &found.secret, job, (rank, size), deadline)
+                // Whatever listens there now, where an earlier job's rank 0 did.
+                let again = |refused| match refused {
+                    Refused::Now(why) | Refused::Final(why) => Refused::Now(why),
+                };
+                try_all(places, &found.secret, job, (rank, size), deadline).map_err(again)
             })?;
             Ok(Joined {
                 control,
@@ -226,22 +230,22 @@ fn try_all(
     place: (u32, u32),
     deadline: Instant,
 ) -> Result<Control, Refused> {
-    let mut last = "no address".to_owned();
+    let mut last = Refused::Now("no address".to_owned());
     for address in places {
         let soon = deadline.min(Instant::now() + ATTEMPT);
         match Control::over_tcp(address, secret, job, place, soon) {
             Ok(control) => return Ok(control),
             Err(error) if error.kind() == ucxrun::ErrorKind::Refused => {
-                return Err(Refused::Final(format!("{address}: {error}")));
+                last = Refused::Final(format!("{address}: {error}"));
             }
-            Err(error) => last = error.to_string(),
+            Err(error) => last = Refused::Now(error.to_string()),
         }
     }
-    Err(Refused::Now(last))
+    Err(last)
 }
 
 /// What rank 0 has written.
-struct Found {
+pub(super) struct Found {
     hosts: Vec<String>,
     port: u16,
     boot: String,
@@ -268,7 +272,7 @@ impl Found {
     }
 
     /// Reads the lines that `write` has written.
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         if lines.next() != Some(HEAD) {
             return None;
@@ -291,6 +295,15 @@ impl Found {
             secret: secret?,
         })
     }
+
+    /// The lines.
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("{HEAD}\nport {}\nboot {}\n", self.port, self.boot);
+        for host in &self.hosts {
+            text += &format!("host {host}\n");
+        }
+        text + &format!("secret {}\n", self.secret.to_hex())
+    }
 }
 
 /// The running kernel.
@@ -312,11 +325,12 @@ fn own_names() -> Vec<String> {
 }
 
 fn write(path: &Path, port: u16, secret: &Secret) -> Result<Written> {
-    let mut text = format!("{HEAD}\nport {port}\nboot {}\n", boot());
-    for name in own_names() {
-        text += &format!("host {name}\n");
-    }
-    text += &format!("secret {}\n", secret.to_hex());
+    let place = Found {
+        hosts: own_names(),
+        port,
+        boot: boot(),
+        secret: secret.clone(),
+    };
     let cannot = |error: std::io::Error| {
         failed(&format!(
             "rank 0 cannot write {} for the others to find it ({error}); PGAS_RENDEZVOUS names another folder that \
@@ -331,7 +345,7 @@ fn write(path: &Path, port: u16, secret: &Secret) -> Result<Written> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(&partial.0, flags, Mode::RUSR | Mode::WUSR);
     let mut file = std::fs::File::from(file.map_err(|error| cannot(error.into()))?);
-    file.write_all(text.as_bytes()).map_err(cannot)?;
+    file.write_all(place.text().as_bytes()).map_err(cannot)?;
     file.sync_all().map_err(cannot)?;
     std::fs::rename(&partial.0, path).map_err(cannot)?;
     Ok(Written(path.to_owned()))

@@ -10,6 +10,8 @@ mod wire;
 use super::manager::Manager;
 use crate::error::{Error, ErrorKind, Result};
 use line::Line;
+#[cfg(test)]
+pub(super) use line::digest;
 use rustix::event::PollFlags;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
