@@ -562,18 +562,26 @@ impl Engine {
     }
 }
 
-/// What the leader says of a meeting.
-fn outcome(verdict: Verdict, text: &[u8]) -> Result<()> {
-    Err(text_error(
-        match verdict {
-            Verdict::Good => return Ok(()),
-            Verdict::Late => ErrorKind::Timeout,
-            Verdict::Mismatch => ErrorKind::Mismatch,
-            Verdict::Failed => ErrorKind::PeerFailed,
-        },
-        text,
-    ))
+/// What the leader says of a meeting: if it is bad, the rank that is to blame, and a text.
+fn outcome(verdict: Verdict, data: &[u8]) -> Result<()> {
+    let kind = match verdict {
+        Verdict::Good => return Ok(()),
+        Verdict::Late => ErrorKind::Timeout,
+        Verdict::Mismatch => ErrorKind::Mismatch,
+        Verdict::Failed => ErrorKind::PeerFailed,
+    };
+    let Some((peer, text)) = data.split_first_chunk() else {
+        return Err(text_error(kind, data));
+    };
+    let error = text_error(kind, text);
+    Err(match u32::from_le_bytes(*peer) {
+        NOBODY => error,
+        peer => error.with_peer(peer as usize),
+    })
 }
+
+/// In the place of a rank's number.
+const NOBODY: u32 = u32::MAX;
 
 /// The leader says so to its members.
 fn release_with(block: &Block, sequence: u32, error: &Error) {
@@ -582,8 +590,11 @@ fn release_with(block: &Block, sequence: u32, error: &Error) {
         ErrorKind::Timeout => Verdict::Late,
         _ => Verdict::Failed,
     };
+    let peer = error.peer().and_then(|peer| u32::try_from(peer).ok());
+    let mut data = peer.unwrap_or(NOBODY).to_le_bytes().to_vec();
     let text = error.to_string();
-    block.release(sequence, verdict, &text.as_bytes()[..text.len().min(TEXT)]);
+    data.extend_from_slice(&text.as_bytes()[..text.len().min(TEXT)]);
+    block.release(sequence, verdict, &data);
 }
 
 fn decode<M: serde::de::DeserializeOwned>(bytes: &[u8], limit: usize, leader: usize) -> Result<M> {
