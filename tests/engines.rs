@@ -242,11 +242,14 @@ fn srun(rig: &Rig, options: &str) -> Engine {
     Engine::new(&format!("srun {options} -N4")).env("SLURM_CONF", &rig.conf)
 }
 
+fn ucxrun() -> PathBuf {
+    let me = std::env::current_exe().unwrap();
+    me.ancestors().nth(2).unwrap().join("ucxrun")
+}
+
 /// What the same program says under `ucxrun`.
 fn expected(what: &str) -> Ended {
-    let me = std::env::current_exe().unwrap();
-    let ucxrun: PathBuf = me.ancestors().nth(2).unwrap().join("ucxrun");
-    Engine::new(ucxrun.to_str().unwrap()).work(what)
+    Engine::new(ucxrun().to_str().unwrap()).work(what)
 }
 
 fn result_line(ended: &Ended) -> String {
@@ -388,6 +391,33 @@ fn without_libpmix() {
         assert_eq!(ended.code, Some(1), "{ended}");
         assert!(ended.text.contains("/nowhere/libpmix.so.2"), "{ended}");
     }
+    check_left_nothing(&folder);
+}
+
+/// Without a word: two hosts, four ranks, by agents that srun starts.
+#[test]
+#[ignore = "needs Slurm"]
+fn ucxrun_uses_its_allocation() {
+    let (rig, folder) = (Rig::up(), folder());
+    let engine = |words: &str| {
+        let ucxrun = ucxrun().display().to_string();
+        Engine::new(&format!("salloc -N 2 --ntasks-per-node=2 {ucxrun}{words}"))
+            .env("SLURM_CONF", &rig.conf)
+    };
+    let ended = engine("").work("everything");
+    assert_eq!(
+        (ended.code, result_line(&ended)),
+        (Some(0), result_line(&expected("everything"))),
+        "{ended}"
+    );
+    let plan = end_of(engine(" --dry-run").command("true", &[]));
+    assert_eq!(plan.code, Some(0), "{plan}");
+    for host in ["n1", "n2"] {
+        assert!(plan.text.contains(host), "{plan}");
+    }
+    // A rank's exit code, through srun and salloc.
+    let ended = engine("").work("abort");
+    assert_eq!(ended.code, Some(7), "{ended}");
     check_left_nothing(&folder);
 }
 

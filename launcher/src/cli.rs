@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, ValueEnum};
-use ucxrun::{Agents, Bind, Host, Job, Map, Output, Place, Stdin, hosts};
+use ucxrun::{Agents, Bind, Host, Job, Map, Output, Place, Stdin, allocation, hosts};
 
 use crate::words::{self, json, quoted};
 
@@ -123,7 +123,7 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "DEVICE", help_heading = "Hosts")]
     net: Option<String>,
 
-    /// Command that starts agents instead of ssh; {host} and {command} in it are replaced, or both are added
+    /// Command that starts agents instead of ssh (srun in a Slurm allocation); {host} and {command} in it are replaced, or both are added
     #[arg(long, value_name = "COMMAND", help_heading = "Hosts")]
     agent: Option<String>,
 
@@ -285,7 +285,7 @@ impl Cli {
             return Ok(Some(hosts));
         }
         if self.host.is_empty() {
-            return Ok(None);
+            return allocation::hosts(|name| std::env::var(name).ok()).map_err(|e| e.to_string());
         }
         let hosts = hosts::parse_list(&self.host.join(",")).map_err(|e| format!("--host: {e}"))?;
         Ok(Some(hosts))
@@ -343,6 +343,9 @@ impl Cli {
             None => job = job.keeper("/proc/self/exe"),
             Some(places) => {
                 let command = match &self.agent {
+                    None if self.host.is_empty() && self.hostfile.is_none() => {
+                        Some(allocation::agent())
+                    }
                     None => None,
                     Some(text) => {
                         let words = words::split(text).map_err(|e| format!("--agent: {e}"))?;

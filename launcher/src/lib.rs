@@ -17,6 +17,7 @@
 )]
 
 pub mod agent;
+pub mod allocation;
 mod auth;
 mod bind;
 pub mod client;
