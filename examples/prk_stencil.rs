@@ -97,18 +97,16 @@ fn add_stencil(
         let line = |d: usize| &input[(row + d) * padded..][cols.start..cols.end + 2 * RADIUS];
         let lines: [&[f64]; 5] = std::array::from_fn(line);
         let len = cols.len();
-        let vertical: [&[f64]; 5] = lines.map(|line| &line[RADIUS..][..len]);
-        let horizontal: [&[f64]; 5] = std::array::from_fn(|d| &lines[RADIUS][d..][..len]);
-        let output = &mut output[row * width..][cols.clone()];
-        for (k, point) in output.iter_mut().enumerate() {
-            let mut sum = 0.0;
-            for d in 0..WEIGHTS.len() {
-                sum += WEIGHTS[d] * horizontal[d][k];
-                if d != RADIUS {
-                    sum += WEIGHTS[d] * vertical[d][k];
-                }
-            }
-            *point += sum;
+        // All of one length, so that the loop is made of vectors.
+        let at = |line: usize, shift: usize| &lines[line][shift..][..len];
+        let [up_2, up_1, down_1, down_2] = [0, 1, 3, 4].map(|line| at(line, RADIUS));
+        let [left_2, left_1, right_1, right_2] = [0, 1, 3, 4].map(|shift| at(RADIUS, shift));
+        let output = &mut output[row * width + cols.start..][..len];
+        for k in 0..len {
+            output[k] += WEIGHTS[0] * (left_2[k] + up_2[k])
+                + WEIGHTS[1] * (left_1[k] + up_1[k])
+                + WEIGHTS[3] * (right_1[k] + down_1[k])
+                + WEIGHTS[4] * (right_2[k] + down_2[k]);
         }
     }
 }

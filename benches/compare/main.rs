@@ -46,7 +46,7 @@ struct Options {
     #[arg(long)]
     rounds: Option<usize>,
     /// Only these parts: memory, batch, stencil, tcp, batch-tcp, barrier2, barrier4, whole, collectives2,
-    /// collectives8, collectives-tcp, launch.
+    /// collectives8, collectives-tcp, prk, launch.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Print one JSON object a figure on standard output, and the table on standard error.
@@ -197,7 +197,7 @@ fn drive(options: &Options) -> Result<()> {
         return asm::print(&this);
     }
     for name in &options.only {
-        if name != "launch" && PARTS.iter().all(|part| part.name != name) {
+        if name != "launch" && name != "prk" && PARTS.iter().all(|part| part.name != name) {
             return Err(format!("no part {name}"));
         }
     }
@@ -215,10 +215,11 @@ fn drive(options: &Options) -> Result<()> {
             let mut parts = PARTS.iter().filter(|part| wanted(part.name));
             parts.any(|part| part.rivals.contains(&rival))
                 || wanted("launch") && LAUNCH_RIVALS.contains(&rival)
+                || wanted("prk") && MPI.contains(&rival)
         })?
     };
-    if wanted("launch") {
-        build_launcher(&release)?;
+    if wanted("launch") || wanted("prk") {
+        build_programs(&release)?;
     }
     let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 5 });
     let (batch, batches) = if options.quick {
@@ -246,6 +247,10 @@ fn drive(options: &Options) -> Result<()> {
                 };
                 table.add(part.name, rival, start.output(&words, LIMIT));
             }
+        }
+        if wanted("prk") {
+            eprintln!("round {round} of {rounds}: prk");
+            kernels(&release, &rivals, &mut table);
         }
         if wanted("launch") {
             eprintln!("round {round} of {rounds}: launch");
@@ -310,8 +315,53 @@ fn launch(release: &Path, rivals: &Rivals, table: &mut Table) {
     }
 }
 
-/// Builds `ucxrun` and the example `hello` beside this executable.
-fn build_launcher(release: &Path) -> Result<()> {
+/// Kernels of the Parallel Research Kernels, their iterations and size.
+const KERNELS: [(&str, [&str; 2]); 5] = [
+    ("nstream", ["30", "4000000"]),
+    ("stencil", ["30", "2000"]),
+    ("transpose", ["20", "2048"]),
+    ("synch_p2p", ["20", "2000"]),
+    ("reduce", ["200", "100000"]),
+];
+
+/// Runs each kernel, ours and each rival's in turn.
+fn kernels(release: &Path, rivals: &Rivals, table: &mut Table) {
+    for (name, [iterations, size]) in KERNELS {
+        let mut words = vec![iterations.to_owned(), size.to_owned()];
+        if name == "synch_p2p" {
+            words.push(size.to_owned());
+        }
+        let ours = Job::new(release.join("examples").join(format!("prk_{name}")))
+            .args(&words)
+            .ranks(2)
+            .output(Output::Capture)
+            .timeout(LIMIT)
+            .default_environment()
+            .run();
+        let ours = match ours {
+            Ok(outcome) if outcome.success() => {
+                let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
+                let time = text
+                    .split_once("Avg time (s): ")
+                    .and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<f64>().ok());
+                time.map(|time| format!("figure {name} {}\n", time * 1e9))
+                    .ok_or(text)
+            }
+            Ok(outcome) => Err(outcome.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        table.add("prk", "pgas", ours);
+        let words = [name, iterations, size].map(str::to_owned);
+        for rival in MPI {
+            if let Some(start) = rivals.start_prk(rival, 2) {
+                table.add("prk", rival, start.output(&words, LIMIT));
+            }
+        }
+    }
+}
+
+/// Builds `ucxrun` and examples beside this executable.
+fn build_programs(release: &Path) -> Result<()> {
     let target = release.parent().ok_or("no target folder")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let built = Command::new(cargo)
@@ -328,13 +378,18 @@ fn build_launcher(release: &Path) -> Result<()> {
             "--example",
             "hello",
         ])
+        .args(
+            KERNELS
+                .iter()
+                .flat_map(|(name, _)| ["--example".into(), format!("prk_{name}")]),
+        )
         .stdout(Stdio::null())
         .status()
         .map_err(|error| format!("cargo: {error}"))?;
     if built.success() {
         Ok(())
     } else {
-        Err(format!("building ucxrun and hello: {built}"))
+        Err(format!("building ucxrun and the examples: {built}"))
     }
 }
 

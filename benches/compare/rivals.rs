@@ -154,6 +154,12 @@ impl Rivals {
         Some(rival.start(program, ranks, transport))
     }
 
+    /// How to start `ranks` processes of `name`'s `prk.c`, if it was built.
+    pub(crate) fn start_prk(&self, name: &str, ranks: u32) -> Option<Start> {
+        let (rival, program) = self.built.iter().find(|(rival, _)| rival.name == name)?;
+        Some(rival.start(&prk_beside(program), ranks, Transport::SharedMemory))
+    }
+
     /// Versions, for the record.
     pub(crate) fn versions(&self) -> Vec<String> {
         let version = |rival: &Rival| {
@@ -196,18 +202,23 @@ impl Rival {
             }
         }
         let program = folder.join(self.name);
-        let mut compile = Command::new(self.tool(self.compiler)?);
-        compile
-            .args(["-std=gnu11", "-O3"])
-            .arg(format!("-DBACKEND=\"{}\"", self.backend))
-            .arg(sources.join("rival.c"))
-            .arg("-o")
-            .arg(&program)
-            .args(self.libraries)
-            .arg("-lm");
-        run(compile)
-            .map_err(|said| format!("{said}\n(apt-get install {})", self.packages))
-            .map(|()| program)
+        let compile = |source: &str, program: &Path| {
+            let mut compile = Command::new(self.tool(self.compiler)?);
+            compile
+                .args(["-std=gnu11", "-O3"])
+                .arg(format!("-DBACKEND=\"{}\"", self.backend))
+                .arg(sources.join(source))
+                .arg("-o")
+                .arg(program)
+                .args(self.libraries)
+                .arg("-lm");
+            run(compile).map_err(|said| format!("{said}\n(apt-get install {})", self.packages))
+        };
+        compile("rival.c", &program)?;
+        if self.backend == "mpi_rma.h" {
+            compile("prk.c", &prk_beside(&program))?;
+        }
+        Ok(program)
     }
 
     /// The crate is not a member of the workspace: its dependencies are nobody else's.
@@ -284,6 +295,11 @@ impl Rival {
             _ => start.env("RANKS", count),
         }
     }
+}
+
+/// The Parallel Research Kernels of the rival whose other program this is.
+fn prk_beside(program: &Path) -> PathBuf {
+    program.with_extension("prk")
 }
 
 /// Runs `command`; what it said if it fails.

@@ -139,6 +139,11 @@ const ROWS: &[Row] = &[
     row("collectives-tcp", "all_reduce_1m", "all_reduce 1 MiB, tcp, 2 ranks", Time, Target::None),
     row("collectives-tcp", "all_to_all_4k", "all_to_all 4 KiB, tcp, 2 ranks", Time, Target::None),
     row("collectives-tcp", "message_1m", "message 1 MiB, answer, barrier, tcp, 2 ranks", Time, Target::None),
+    row("prk", "nstream", "PRK nstream, 4,000,000 elements, an iteration", Time, Best(1.0)),
+    row("prk", "stencil", "PRK stencil, 2000 × 2000, radius 2, an iteration", Time, Best(1.0)),
+    row("prk", "transpose", "PRK transpose, 2048 × 2048, an iteration", Time, Best(1.0)),
+    row("prk", "synch_p2p", "PRK synch_p2p, 2000 × 2000, an iteration", Time, Best(1.0)),
+    row("prk", "reduce", "PRK reduce, vectors of 100,000, an iteration", Time, Best(1.0)),
     row("launch", "start", "start and end 16 processes", Time, Rival("mpich", 1.0)),
 ];
 
