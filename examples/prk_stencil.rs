@@ -60,7 +60,9 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
     let time = prk::timed(world, iterations, || {
         input.exchange()?;
         add_stencil(&input, &mut output, &rows, &cols);
-        input.array_mut().mapv_inplace(|value| value + 1.0);
+        for mut row in input.array_mut().rows_mut() {
+            row.iter_mut().for_each(|value| *value += 1.0);
+        }
         Ok(())
     })?;
 
@@ -97,16 +99,28 @@ fn add_stencil(
         let line = |d: usize| &input[(row + d) * padded..][cols.start..cols.end + 2 * RADIUS];
         let lines: [&[f64]; 5] = std::array::from_fn(line);
         let len = cols.len();
-        // All of one length, so that the loop is made of vectors.
-        let at = |line: usize, shift: usize| &lines[line][shift..][..len];
+        let at = |line: usize, shift: usize| &lines[line][shift..];
         let [up_2, up_1, down_1, down_2] = [0, 1, 3, 4].map(|line| at(line, RADIUS));
         let [left_2, left_1, right_1, right_2] = [0, 1, 3, 4].map(|shift| at(RADIUS, shift));
         let output = &mut output[row * width + cols.start..][..len];
-        for k in 0..len {
-            output[k] += WEIGHTS[0] * (left_2[k] + up_2[k])
-                + WEIGHTS[1] * (left_1[k] + up_1[k])
-                + WEIGHTS[3] * (right_1[k] + down_1[k])
-                + WEIGHTS[4] * (right_2[k] + down_2[k]);
-        }
+        add_row(
+            output,
+            [left_2, left_1, right_1, right_2],
+            [up_2, up_1, down_1, down_2],
+        );
+    }
+}
+
+/// One row: points beside it and above and below, at distance 2, 1, 1, 2.
+fn add_row(output: &mut [f64], beside: [&[f64]; 4], across: [&[f64]; 4]) {
+    // All of one length, so that the loop is made of vectors.
+    let len = output.len();
+    let [left_2, left_1, right_1, right_2] = beside.map(|line| &line[..len]);
+    let [up_2, up_1, down_1, down_2] = across.map(|line| &line[..len]);
+    for k in 0..len {
+        output[k] += WEIGHTS[0] * (left_2[k] + up_2[k])
+            + WEIGHTS[1] * (left_1[k] + up_1[k])
+            + WEIGHTS[3] * (right_1[k] + down_1[k])
+            + WEIGHTS[4] * (right_2[k] + down_2[k]);
     }
 }
