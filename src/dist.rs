@@ -260,6 +260,16 @@ pub(crate) fn block_start(len: usize, parts: usize, part: usize) -> usize {
     usize::try_from(start).unwrap_or(len)
 }
 
+/// Where each of several runs of these lengths begins.
+pub(crate) fn starts(lens: &[usize]) -> Vec<usize> {
+    let next = |at: &mut usize, len: &usize| {
+        let start = *at;
+        *at += len;
+        Some(start)
+    };
+    lens.iter().scan(0, next).collect()
+}
+
 fn block_kind(len: usize, parts: usize) -> Kind {
     let (n, p) = (len as u128, parts as u128);
     // p·2^s must fit 128 bits, and so must 2^s.

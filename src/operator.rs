@@ -107,6 +107,16 @@ pub(crate) mod sealed {
 }
 use sealed::{Combining, Operation, Reduce};
 
+/// Whether `value` is smaller ([`Op::Min`]) or larger ([`Op::Max`]) than `best`, not as good. A NaN
+/// is better than anything but another.
+pub(crate) fn better<T: Number>(op: Op, value: T, best: T) -> bool {
+    if value.is_nan() || best.is_nan() {
+        return value.is_nan() && !best.is_nan();
+    }
+    let winner = T::reduce(op, best, value);
+    bytemuck::bytes_of(&winner) != bytemuck::bytes_of(&best)
+}
+
 impl<T: Number> Combining<T> for Op {
     fn combine(&self, a: T, b: T) -> T {
         T::reduce(*self, a, b)

@@ -53,16 +53,9 @@ impl Threads {
         Ok(Self { pool: Some(pool) })
     }
 
-    /// Runs `work` where rayon's operations use these threads. `alone` does the same on one.
-    pub(crate) fn run<R: Send>(
-        &self,
-        alone: impl FnOnce() -> R + Send,
-        work: impl FnOnce() -> R + Send,
-    ) -> R {
-        match &self.pool {
-            None => alone(),
-            Some(pool) => pool.install(work),
-        }
+    /// Where rayon's operations use these threads; None for one thread, the caller's.
+    pub(crate) fn pool(&self) -> Option<&rayon::ThreadPool> {
+        self.pool.as_ref()
     }
 
     /// Calls `work` for pieces of all rows.
@@ -111,20 +104,14 @@ impl Threads {
         rows: &[&[T]],
         work: impl Fn(&[T]) -> R + Sync + Send,
     ) -> Vec<R> {
-        self.run(
-            || {
-                rows.iter()
-                    .flat_map(|row| row.chunks(PIECE))
-                    .map(&work)
-                    .collect()
-            },
-            || {
-                rows.par_iter()
-                    .flat_map(|row| row.par_chunks(PIECE))
-                    .map(&work)
-                    .collect()
-            },
-        )
+        let Some(pool) = &self.pool else {
+            let pieces = rows.iter().flat_map(|row| row.chunks(PIECE));
+            return pieces.map(work).collect();
+        };
+        pool.install(|| {
+            let pieces = rows.par_iter().flat_map(|row| row.par_chunks(PIECE));
+            pieces.map(work).collect()
+        })
     }
 
     /// As [`Threads::pieces`], of pairs of rows of equal lengths.
@@ -139,14 +126,12 @@ impl Threads {
             .zip(others)
             .flat_map(|(row, other)| row.chunks(PIECE).zip(other.chunks(PIECE)))
             .collect();
-        self.run(
-            || pairs.iter().map(|(row, other)| work(row, other)).collect(),
-            || {
-                pairs
-                    .par_iter()
-                    .map(|(row, other)| work(row, other))
-                    .collect()
-            },
-        )
+        let Some(pool) = &self.pool else {
+            return pairs.iter().map(|(row, other)| work(row, other)).collect();
+        };
+        pool.install(|| {
+            let pairs = pairs.par_iter();
+            pairs.map(|(row, other)| work(row, other)).collect()
+        })
     }
 }

@@ -74,9 +74,36 @@ impl Nodes {
             .all(|(k, &rank)| k == rank)
     }
 
+    /// This node's place in the tree of all nodes whose root is node `root`.
+    pub(super) fn tree(&self, root: usize) -> Tree {
+        let nodes = self.count();
+        let number = (self.my_node + nodes - root) % nodes;
+        let node = |number: usize| (number + root) % nodes;
+        let mut children = Vec::new();
+        let mut step = 1;
+        while number & step == 0 && number + step < nodes {
+            children.push(node(number + step));
+            step <<= 1;
+        }
+        Tree {
+            // Without its lowest set bit.
+            parent: (number > 0).then(|| node(number & (number - 1))),
+            children,
+        }
+    }
+
     pub(crate) fn leader_of(&self, node: usize) -> usize {
         self.members[node][0]
     }
+}
+
+/// A node's place in a binomial tree: the root has number 0, and the children of number `n` are
+/// `n + 1`, `n + 2`, `n + 4`, … as long as that bit of `n` is 0. A child's nodes follow its
+/// parent's and come before the next child's.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) parent: Option<usize>,
+    pub(super) children: Vec<usize>,
 }
 
 /// The other ranks of a team, as it numbers them.

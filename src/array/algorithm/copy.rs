@@ -1,11 +1,10 @@
 //! Elements on their way to where another distribution, or another order, wants them.
 
-use crate::array::rows::{rows, rows_mut};
+use crate::array::rows::rows_mut;
 use crate::array::{GlobalArray, LocalView};
 use crate::dist::{Dist, Slice};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
-use crate::threads;
 use ndarray::{Array, ArrayView2, ArrayViewMut2, Dim, Dimension, IntoDimension, Ix};
 
 /// Elements that are gathered at a time where they lie in no ranges.
@@ -78,22 +77,11 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// The same, of arrays known to have one shape. `other` is only read.
     #[track_caller]
     fn copy_elements(&mut self, other: &mut Self) -> Result<()> {
+        if self.layout.has_parts_of(&other.layout) {
+            return self.in_place_with(other, |to, from| to.copy_from_slice(from));
+        }
         let rank = self.rank();
         let layout = self.layout.clone();
-        if layout.has_parts_of(&other.layout) {
-            let threads = threads::of(self.window.core())?;
-            let other_layout = other.layout.clone();
-            let by_row = layout.has_halo() || other_layout.has_halo();
-            let from = other.read()?;
-            let mut to = self.local()?;
-            threads.each_pair(
-                rows_mut(&layout, rank, &mut to, by_row),
-                rows(&other_layout, rank, &from, by_row),
-                |to, from| to.copy_from_slice(from),
-            );
-            to.close()?;
-            return from.close();
-        }
         let owned: Vec<[usize; D]> = self.owned(rank).iter().collect();
         // A barrier: what was written to `other` is in its place.
         let mut to = self.local()?;

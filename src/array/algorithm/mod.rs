@@ -129,9 +129,23 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         other: &mut GlobalArray<U, D>,
         f: impl Fn(T, U) -> T + Sync + Send,
     ) -> Result<()> {
-        let threads = threads::of(self.window.core())?;
         let mut moved = self.other_like_this("zip_apply", other)?;
         let other = moved.as_mut().unwrap_or(other);
+        self.in_place_with(other, |to, from| {
+            for (to, &from) in to.iter_mut().zip(from) {
+                *to = f(*to, from);
+            }
+        })
+    }
+
+    /// Calls `work` for pieces of this rank's elements and those of `other`, which has the same parts.
+    #[track_caller]
+    fn in_place_with<U: Element>(
+        &mut self,
+        other: &mut GlobalArray<U, D>,
+        work: impl Fn(&mut [T], &[U]) + Sync + Send,
+    ) -> Result<()> {
+        let threads = threads::of(self.window.core())?;
         let rank = self.rank();
         let (layout, other_layout) = (self.layout.clone(), other.layout.clone());
         let by_row = layout.has_halo() || other_layout.has_halo();
@@ -140,11 +154,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         threads.each_pair(
             rows_mut(&layout, rank, &mut to, by_row),
             rows(&other_layout, rank, &from, by_row),
-            |to, from| {
-                for (to, &from) in to.iter_mut().zip(from) {
-                    *to = f(*to, from);
-                }
-            },
+            work,
         );
         to.close()?;
         from.close()

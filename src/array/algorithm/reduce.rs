@@ -5,7 +5,7 @@ use crate::array::{GlobalArray, ReadView, index_at};
 use crate::dist::Slice;
 use crate::element::Element;
 use crate::error::Result;
-use crate::operator::{Combine, Number, Op};
+use crate::operator::{Combine, Number, Op, better};
 use crate::threads;
 use std::ops::Range;
 
@@ -265,15 +265,6 @@ impl<T: Number, const D: usize> GlobalArray<T, D> {
         }
         Ok(best)
     }
-}
-
-/// Whether `value` is better than `best`, not as good.
-fn better<T: Number>(op: Op, value: T, best: T) -> bool {
-    if value.is_nan() || best.is_nan() {
-        return value.is_nan() && !best.is_nan();
-    }
-    let winner = T::reduce(op, best, value);
-    bytemuck::bytes_of(&winner) != bytemuck::bytes_of(&best)
 }
 
 #[cfg(test)]

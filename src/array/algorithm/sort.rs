@@ -3,7 +3,7 @@
 
 use crate::array::GlobalArray;
 use crate::array::rows::{rows, rows_mut};
-use crate::dist::{Dist, block_start};
+use crate::dist::{self, Dist, block_start};
 use crate::element::Element;
 use crate::error::Result;
 use crate::threads::{self, Threads};
@@ -115,12 +115,12 @@ impl<T: Element> GlobalArray<T> {
         };
         // What a rank gets lies where it is going to be, or nearly: rank after rank, so equal elements
         // are in their order. Each rank begins with the one after it, so that not all write to one.
-        let at = |to: usize| counts[..to].iter().sum::<usize>();
+        let at = dist::starts(&counts);
         let mut put = Ok(());
         for step in 1..=team.size() {
             let to = (team.rank() + step) % team.size();
             let before: usize = (0..team.rank()).map(|from| count(from, to)).sum();
-            let part = &parts[at(to)..at(to) + counts[to]];
+            let part = &parts[at[to]..at[to] + counts[to]];
             put = put.and_then(|()| self.put_range(start_of(to) + before, part));
         }
         team.barrier()?;
@@ -147,27 +147,12 @@ where
     T: Send,
     C: Fn(&T, &T) -> Ordering + Sync,
 {
-    let values = std::sync::Mutex::new(values);
-    let with = |work: &(dyn Fn(&mut [T]) + Sync)| {
-        let mut values = values
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        work(&mut values);
-    };
-    threads.run(
-        || {
-            with(&|values| match stable {
-                true => values.sort_by(compare),
-                false => values.sort_unstable_by(compare),
-            });
-        },
-        || {
-            with(&|values| match stable {
-                true => values.par_sort_by(compare),
-                false => values.par_sort_unstable_by(compare),
-            });
-        },
-    );
+    match (threads.pool(), stable) {
+        (None, true) => values.sort_by(compare),
+        (None, false) => values.sort_unstable_by(compare),
+        (Some(pool), true) => pool.install(|| values.par_sort_by(compare)),
+        (Some(pool), false) => pool.install(|| values.par_sort_unstable_by(compare)),
+    }
 }
 
 /// What separates the ranks' parts: an element and its place, for all ranks but the first. Elements
@@ -246,14 +231,7 @@ fn divide<T: Element>(
             u32::try_from(rank).unwrap_or(u32::MAX)
         })
         .collect();
-    let mut next: Vec<usize> = counts
-        .iter()
-        .scan(0, |end, count| {
-            let start = *end;
-            *end += count;
-            Some(start)
-        })
-        .collect();
+    let mut next = dist::starts(&counts);
     let mut parts = mine.to_vec();
     for (value, rank) in mine.iter().zip(ranks_of) {
         let next = &mut next[rank as usize];

@@ -4,9 +4,9 @@
 //! meeting; else parts go over the stage inside a node, and as messages from rank to rank between
 //! nodes.
 
-use super::staged::{First, Shower, overlap, starts};
+use super::staged::{First, Shower, overlap};
 use super::{Ragged, SMALL, decode, encode};
-use crate::dist::block_start;
+use crate::dist::{block_start, starts};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::operator::Combine;

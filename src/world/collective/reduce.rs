@@ -5,7 +5,7 @@ use super::{SMALL, fill};
 use crate::dist::block_start;
 use crate::element::{self, Element};
 use crate::error::Result;
-use crate::operator::{Combine, Number, Op};
+use crate::operator::{Combine, Number, Op, better};
 use crate::world::engine;
 use crate::world::messages::values_of;
 use crate::world::signature::EXCLUSIVE;
@@ -265,10 +265,8 @@ impl Team {
         let all = values_of::<T>(&all)?;
         let mut best = (all[0], 0);
         for (rank, &value) in all.iter().enumerate().skip(1) {
-            let winner = T::reduce(op, best.0, value);
             // On a tie the one before.
-            let wins = value.is_nan() || bytemuck::bytes_of(&winner) != bytemuck::bytes_of(&best.0);
-            if wins && !best.0.is_nan() {
+            if better(op, value, best.0) {
                 best = (value, rank);
             }
         }

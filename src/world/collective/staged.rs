@@ -2,6 +2,7 @@
 //! nodes' leaders exchange messages.
 
 use super::pieces;
+use crate::dist;
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::Core;
 use crate::world::engine::Combine;
@@ -150,7 +151,7 @@ impl Core {
         let several = self.nodes.count() > 1;
         let total: usize = lens.iter().sum();
         let mut node = vec![0; if leads && several { total } else { 0 }];
-        let starts = starts(&lens);
+        let starts = dist::starts(&lens);
         let mut first = First::Meet;
         if several {
             // Ranks of other nodes may have more windows.
@@ -208,7 +209,7 @@ impl Core {
                 .inspect_err(|error| self.engine.give_up(error))?;
         }
         let total: usize = node_lens.iter().sum();
-        let starts = self::starts(&lens);
+        let starts = dist::starts(&lens);
         self.staged(
             signature,
             First::Met,
@@ -289,16 +290,6 @@ impl Core {
             ),
         )
     }
-}
-
-/// Where each of several runs of these lengths begins.
-pub(super) fn starts(lens: &[usize]) -> Vec<usize> {
-    let next = |at: &mut usize, len: &usize| {
-        let start = *at;
-        *at += len;
-        Some(start)
-    };
-    lens.iter().scan(0, next).collect()
 }
 
 /// What of `bytes` is in `range`.

@@ -11,33 +11,6 @@ const SEGMENT: usize = 64 << 10;
 /// Combines the bytes of elements: `a = a op b`.
 type Combine<'a> = &'a dyn Fn(&mut [u8], &[u8]) -> Result<()>;
 
-/// A binomial tree over the nodes: `root` has number 0, and the children of number `n` are
-/// `n + 1`, `n + 2`, `n + 4`, … as long as that bit of `n` is 0.
-struct Tree {
-    parent: Option<usize>,
-    children: Vec<usize>,
-}
-
-impl Tree {
-    /// This rank's place in the tree, by the leaders' ranks.
-    fn new(core: &Core, root: usize) -> Self {
-        let (node, nodes) = (core.nodes.my_node(), core.nodes.count());
-        let number = (node + nodes - root) % nodes;
-        let leader = |number: usize| core.nodes.leader_of((number + root) % nodes);
-        let mut children = Vec::new();
-        let mut step = 1;
-        while number & step == 0 && number + step < nodes {
-            children.push(leader(number + step));
-            step <<= 1;
-        }
-        Self {
-            // Without its lowest set bit.
-            parent: (number > 0).then(|| leader(number & (number - 1))),
-            children,
-        }
-    }
-}
-
 /// What a leader has sent and not waited for.
 struct Sends<'a>(Vec<Request<'a, ()>>);
 
@@ -55,14 +28,18 @@ impl<'a> Sends<'a> {
 impl Core {
     /// `data` of the leader of node `root`, on all leaders. All have the same length.
     pub(super) fn leaders_broadcast(&self, part: u32, root: usize, data: &mut [u8]) -> Result<()> {
-        let tree = Tree::new(self, root);
+        let tree = self.nodes.tree(root);
         let mut sends = Sends(Vec::new());
         for segment in data.chunks_mut(SEGMENT) {
             if let Some(parent) = tree.parent {
-                segment.copy_from_slice(&self.receive_segment(parent, part, segment.len())?);
+                segment.copy_from_slice(&self.receive_segment(
+                    self.nodes.leader_of(parent),
+                    part,
+                    segment.len(),
+                )?);
             }
             for &child in &tree.children {
-                sends.send(self, child, part, segment)?;
+                sends.send(self, self.nodes.leader_of(child), part, segment)?;
             }
         }
         sends.wait()
@@ -77,28 +54,35 @@ impl Core {
         unit: usize,
         op: Combine<'_>,
     ) -> Result<()> {
-        let tree = Tree::new(self, 0);
+        let tree = self.nodes.tree(0);
         let mut sends = Sends(Vec::new());
         let segment = (SEGMENT / unit).max(1) * unit;
         for segment in data.chunks_mut(segment) {
             // A child's nodes come after mine and before the next child's.
             for &child in &tree.children {
-                op(segment, &self.receive_segment(child, part, segment.len())?)?;
+                op(
+                    segment,
+                    &self.receive_segment(self.nodes.leader_of(child), part, segment.len())?,
+                )?;
             }
             match tree.parent {
-                Some(parent) => sends.send(self, parent, part, segment)?,
+                Some(parent) => sends.send(self, self.nodes.leader_of(parent), part, segment)?,
                 None => {
                     for &child in &tree.children {
-                        sends.send(self, child, part, segment)?;
+                        sends.send(self, self.nodes.leader_of(child), part, segment)?;
                     }
                 }
             }
         }
         if let Some(parent) = tree.parent {
             for segment in data.chunks_mut(segment) {
-                segment.copy_from_slice(&self.receive_segment(parent, part, segment.len())?);
+                segment.copy_from_slice(&self.receive_segment(
+                    self.nodes.leader_of(parent),
+                    part,
+                    segment.len(),
+                )?);
                 for &child in &tree.children {
-                    sends.send(self, child, part, segment)?;
+                    sends.send(self, self.nodes.leader_of(child), part, segment)?;
                 }
             }
         }

@@ -8,7 +8,7 @@ use super::{Down, Engine, LIMIT, Trouble, Up, decode, tag};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Pump, Tags};
 use crate::world::node::{Block, Verdict};
-use crate::world::signature::{Signature, mismatch};
+use crate::world::signature::Signature;
 use crate::world::{Core, Pending};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError, TryLockError};
@@ -158,7 +158,7 @@ impl Engine {
                 .map(Trouble::mismatch);
             let tree = Tree {
                 trouble,
-                children: self.children(),
+                children: self.nodes.tree(0).children,
                 told_parent: false,
             };
             meeting.stage = Stage::Tree(sequence, tree);
@@ -192,21 +192,14 @@ impl Engine {
                 waiting.push(child);
                 continue;
             };
-            if tree.trouble.is_none() {
-                tree.trouble = up.trouble;
-            }
-            if tree.trouble.is_none() && up.signature != *signature {
-                tree.trouble = Some(Trouble::mismatch(mismatch(
-                    (self.rank, signature, &signature.place().to_string()),
-                    (up.rank, &up.signature, &up.place),
-                )));
-            }
+            self.hear(&up, signature, &mut tree.trouble);
         }
         tree.children = waiting;
         if !tree.children.is_empty() {
             return Ok(None);
         }
-        let down = match self.parent() {
+        let place = self.nodes.tree(0);
+        let down = match place.parent {
             None => Down {
                 trouble: tree.trouble.take(),
                 data: Vec::new(),
@@ -214,13 +207,7 @@ impl Engine {
             Some(parent) => {
                 if !tree.told_parent {
                     tree.told_parent = true;
-                    let up = Up {
-                        rank: self.rank,
-                        signature: *signature,
-                        place: signature.place().to_string(),
-                        trouble: tree.trouble.take(),
-                        parts: Vec::new(),
-                    };
+                    let up = self.up(signature, tree.trouble.take(), Vec::new());
                     self.send(parent, sequence, &up)?;
                 }
                 match self.look_for::<Down>(parent, sequence)? {
@@ -229,7 +216,7 @@ impl Engine {
                 }
             }
         };
-        for child in self.children() {
+        for child in place.children {
             self.send(child, sequence, &down)?;
         }
         Ok(Some(down))

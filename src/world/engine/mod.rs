@@ -9,7 +9,7 @@ mod deferred;
 pub(super) use deferred::Deferred;
 
 use super::node::{Block, Verdict};
-use super::peers::{Nodes, Peers};
+use super::peers::{Nodes, Peers, Tree};
 use super::races::Races;
 use super::signature::{Signature, mismatch};
 use crate::error::{Error, ErrorKind, Result};
@@ -371,7 +371,7 @@ impl Engine {
     ) -> Result<Vec<u8>> {
         let node = self.nodes.my_node();
         let mut parts = vec![(node, data)];
-        let children = self.children();
+        let Tree { parent, children } = self.nodes.tree(0);
         for (child, levels) in children.iter().zip(1..) {
             let patience = Patience::from(began, self.grace(levels));
             let up: Up = match self.receive(*child, sequence, signature, patience) {
@@ -381,15 +381,7 @@ impl Engine {
                 }
                 up => up?,
             };
-            if trouble.is_none() {
-                trouble = up.trouble;
-            }
-            if trouble.is_none() && up.signature != *signature {
-                trouble = Some(Trouble::mismatch(mismatch(
-                    (self.rank, signature, &signature.place().to_string()),
-                    (up.rank, &up.signature, &up.place),
-                )));
-            }
+            self.hear(&up, signature, &mut trouble);
             if trouble.is_none() {
                 self.combine_parts(&mut parts, up.parts, combine);
             }
@@ -397,14 +389,8 @@ impl Engine {
         if trouble.is_some() {
             parts.clear();
         }
-        let down = if let Some(parent) = self.parent() {
-            let up = Up {
-                rank: self.rank,
-                signature: *signature,
-                place: signature.place().to_string(),
-                trouble,
-                parts,
-            };
+        let down = if let Some(parent) = parent {
+            let up = self.up(signature, trouble, parts);
             self.send(parent, sequence, &up)?;
             let patience = Patience::from(began, self.grace(2 * self.levels() + 1));
             match self.receive(parent, sequence, signature, patience) {
@@ -427,23 +413,34 @@ impl Engine {
             .map_or(Ok(down.data), |trouble| Err(trouble.error()))
     }
 
-    /// This node's children in the tree: `node + 1`, `node + 2`, `node + 4`, … as long as that bit of
-    /// `node` is 0.
-    fn children(&self) -> Vec<usize> {
-        let (node, nodes) = (self.nodes.my_node(), self.nodes.count());
-        let mut children = Vec::new();
-        let mut step = 1;
-        while node & step == 0 && node + step < nodes {
-            children.push(node + step);
-            step <<= 1;
+    /// What this leader says to its parent.
+    fn up(
+        &self,
+        signature: &Signature,
+        trouble: Option<Trouble>,
+        parts: Vec<(usize, Vec<u8>)>,
+    ) -> Up {
+        Up {
+            rank: self.rank,
+            signature: *signature,
+            place: signature.place().to_string(),
+            trouble,
+            parts,
         }
-        children
     }
 
-    /// The parent: the node with its lowest set bit cleared.
-    fn parent(&self) -> Option<usize> {
-        let node = self.nodes.my_node();
-        (node > 0).then(|| node & (node - 1))
+    /// Notes the trouble that a child tells of, or that it calls something else, if it is the first.
+    fn hear(&self, up: &Up, signature: &Signature, trouble: &mut Option<Trouble>) {
+        if trouble.is_some() {
+            return;
+        }
+        trouble.clone_from(&up.trouble);
+        if trouble.is_none() && up.signature != *signature {
+            *trouble = Some(Trouble::mismatch(mismatch(
+                (self.rank, signature, &signature.place().to_string()),
+                (up.rank, &up.signature, &up.place),
+            )));
+        }
     }
 
     /// Adds a child's parts to mine. The child's nodes come after mine, so order is kept.
