@@ -15,6 +15,7 @@ use crate::auth::{self, Greeting, Secret, Step};
 use crate::connection::{Connection, send};
 use crate::error::{Error, Result};
 use crate::poll::{Token, Waits};
+use crate::proc;
 use crate::wire::{self, Frames, ToLauncher, ToRank};
 
 /// Connections that may be in their handshake at the same time; more wait in the kernel.
@@ -202,12 +203,10 @@ impl Door {
                 address.map_or_else(unknown, |address| address.to_string()),
             ));
         }
-        let Ok(peer) = sockopt::socket_peercred(socket) else {
+        let Ok((pid, uid)) = proc::peer(socket) else {
             return Ok(None);
         };
-        let pid = peer.pid.as_raw_nonzero().get();
-        if peer.uid != rustix::process::geteuid() {
-            let uid = peer.uid.as_raw();
+        if uid != rustix::process::geteuid().as_raw() {
             return Err(format!("process {pid}: belongs to user {uid}"));
         }
         Ok(Some(format!("process {pid}")))

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::poll::{Token, Waits};
+use crate::proc::Stat;
 
 /// Which rank reads this process's standard input; the others read an empty file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,8 +99,13 @@ impl Pump {
 
     /// A background job that reads the terminal is stopped, so it does not read while it is one.
     fn in_foreground() -> bool {
-        rustix::termios::tcgetpgrp(io::stdin())
-            .is_ok_and(|group| group == rustix::process::getpgrp())
+        let in_front = match rustix::termios::tcgetpgrp(io::stdin()) {
+            Ok(group) => group.as_raw_nonzero().get(),
+            // A group from outside our process namespace.
+            Err(Errno::OPNOTSUPP) => 0,
+            Err(_) => return false,
+        };
+        Stat::of_us().is_some_and(|us| us.group == in_front)
     }
 
     pub(crate) fn waits<'a>(&'a self, waits: &mut Waits<'a>, stdin: &'a io::Stdin) {

@@ -12,10 +12,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, getsid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::{Error, Result};
 use crate::exec::{BeforeExec, before_exec};
+use crate::proc::Stat;
 use crate::wire::env;
 
 /// The one argument that makes the `ucxrun` binary a keeper.
@@ -46,8 +47,8 @@ impl Keeper {
         };
         before_exec(&mut command, session);
         let child = command.spawn().map_err(failed)?;
-        let ours = getsid(None).map_err(|e| failed(e.into()))?;
-        writeln!(pipe, "{} {job}", ours.as_raw_nonzero()).map_err(failed)?;
+        let ours = Stat::of_us().ok_or_else(|| failed(io::Error::other("/proc cannot be read")))?;
+        writeln!(pipe, "{} {job}", ours.session).map_err(failed)?;
         Ok(Self { pipe, child })
     }
 
@@ -118,21 +119,13 @@ fn of_the_job(session: i32, mark: &str, groups: &HashSet<i32>) -> Vec<Pid> {
         let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
+        let Some(stat) = Stat::of(entry.path()) else {
             continue;
         };
-        // `pid (name) state parent group session …`, where the name may hold anything.
-        let fields: Vec<&str> = match stat.rsplit_once(')') {
-            Some((_, rest)) => rest.split_whitespace().take(4).collect(),
-            None => continue,
-        };
-        let [state, _, group, its_session] = fields[..] else {
-            continue;
-        };
-        if its_session.parse() != Ok(session) || pid == us || "ZX".contains(state) {
+        if stat.session != session || pid == us || "ZX".contains(&stat.state) {
             continue;
         }
-        let in_group = group.parse().is_ok_and(|group| groups.contains(&group));
+        let in_group = groups.contains(&stat.group);
         let marked = || {
             let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
             environment

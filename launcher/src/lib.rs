@@ -40,6 +40,7 @@ pub mod outcome;
 mod output;
 mod plan;
 mod poll;
+mod proc;
 mod process;
 mod rank;
 mod run;

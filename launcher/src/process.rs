@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::outcome::Cause;
+use crate::proc::Stat;
 
 /// How long killed processes may take to disappear.
 pub(crate) const KILLED: Duration = Duration::from_secs(5);
@@ -109,8 +110,9 @@ impl Process {
         }
         // A group without processes is as good.
         let _ = unix::kill_process_group(self.pid, signal);
-        if self.exit.is_none() && unix::getpgid(Some(self.pid)).is_ok_and(|group| group != self.pid)
-        {
+        let pid = self.pid.as_raw_nonzero().get();
+        let left = |stat: Stat| stat.group != pid;
+        if self.exit.is_none() && Stat::of(format!("/proc/{pid}")).is_some_and(left) {
             let _ = unix::kill_process(self.pid, signal);
         }
     }

@@ -3,7 +3,8 @@
 mod common;
 
 use std::fs;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::ranks::ucxrun_script;
@@ -390,4 +391,58 @@ fn killed_launcher_leaves_nothing_that_ranks_have_started() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(common::alive(pid));
     common::kill(pid, "KILL");
+}
+
+/// Its process group and session are then from outside, which the system tells as 0.
+#[test]
+fn in_a_process_namespace_that_was_entered() {
+    let as_root: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &[],
+        false => &["--user", "--map-root-user"],
+    };
+    let inside = |script: &str, file: &Path| {
+        let job = ucxrun([
+            "-n",
+            "2",
+            "sh",
+            "-c",
+            "sleep 60 & echo $! > $F.$PGAS_RANK; wait",
+        ]);
+        let mut command = Command::new("unshare");
+        command.args(as_root);
+        command.args(["--pid", "--fork", "--mount-proc", "sh", "-c", script]);
+        command.arg(job.get_program()).args(job.get_args());
+        command.env("F", file).stdin(Stdio::null());
+        run(&mut command)
+    };
+    let scratch = Scratch::new("entered");
+    let file = scratch.0.join("pid");
+    let ended = inside(
+        "echo $(cut -d' ' -f5,6 /proc/self/stat); \"$0\" -n 2 true",
+        &file,
+    );
+    ended.expect(0, &[]);
+    assert_eq!(ended.lines(), ["0 0"]);
+    // Ended and killed: nothing is left.
+    for (signal, code) in [("TERM", 143), ("KILL", 137)] {
+        let script = format!(
+            "\"$0\" \"$@\" & job=$!
+            for i in $(seq 100); do [ -s $F.0 ] && [ -s $F.1 ] && break; sleep 0.05; done
+            kill -s {signal} $job; wait $job; echo $?
+            for i in $(seq 60); do
+                left=
+                for pid in $(cat $F.0 $F.1); do grep -qs ') [^Z]' /proc/$pid/stat && left=$pid; done
+                [ -n \"$left\" ] || {{ echo none; break; }}
+                sleep 0.05
+            done
+            rm $F.0 $F.1"
+        );
+        let ended = inside(&script, &file);
+        ended.expect(0, &[]);
+        assert_eq!(
+            ended.lines(),
+            [code.to_string(), "none".to_owned()],
+            "{ended}"
+        );
+    }
 }

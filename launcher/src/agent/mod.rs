@@ -20,7 +20,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::process::getsid;
 
 use self::link::{ALL, Link};
 use self::remote::{Agents, Up};
@@ -32,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::{self, Keeper};
 use crate::output::Stream;
 use crate::poll::{Token, Waits};
+use crate::proc::Stat;
 use crate::process::Process;
 use crate::wire::{MAX_TO_RANK, ToRank, VERSION, frame, to_hex};
 use crate::{GRACE, network, watch};
@@ -412,10 +412,9 @@ impl Agent {
         }
         if let Some(job) = self.job.take()
             && job.keeper.is_some()
-            && let Ok(session) = getsid(None)
+            && let Some(us) = Stat::of_us()
         {
-            let session = session.as_raw_nonzero().get();
-            keeper::sweep(session, &to_hex(&job.brief.job), &groups);
+            keeper::sweep(us.session, &to_hex(&job.brief.job), &groups);
         }
     }
 }
