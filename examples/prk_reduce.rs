@@ -41,10 +41,7 @@ fn measure(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
         for (value, one) in vector.iter_mut().zip(&ones) {
             *value += one;
         }
-        if let Some(sums) = world.reduce_slice(0, &vector, Op::Sum)? {
-            vector = sums;
-        }
-        Ok(())
+        world.reduce_in_place(0, &mut vector, Op::Sum)
     })?;
 
     let (k, others) = (f64::from(iterations), world.size() as f64 - 1.0);

@@ -11,7 +11,7 @@ use crate::world::{Checks, Core, Team};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 /// Longest sleep of a waiter that nobody wakes: what another node does wakes nobody.
@@ -150,8 +150,10 @@ impl Signals {
         let rank = self.core.rank;
         let mut look = || -> Result<Option<(usize, u64)>> {
             for &signal in signals {
-                let value = self.get(signal)?;
+                // A plain look leaves the line with whoever raises the signal.
+                let value = self.words.look([rank, 2 * signal])?;
                 if ready(value) {
+                    self.seen(signal)?;
                     return Ok(Some((signal, value)));
                 }
             }
@@ -206,6 +208,15 @@ impl Signals {
     ) -> Result<()> {
         array.put_range(start, values)?;
         self.add(rank, signal, 1).map(drop)
+    }
+
+    /// What was done before this rank's signal was raised is seen from now on.
+    fn seen(&self, signal: usize) -> Result<()> {
+        fence(Ordering::SeqCst);
+        if self.core.races().is_some() {
+            self.get(signal)?;
+        }
+        Ok(())
     }
 
     fn check(&self, rank: usize, signal: usize) -> Result<()> {
@@ -449,7 +460,7 @@ impl<T: Element> GlobalArray<T> {
             .wait_for(look, sleep)
             .map_err(|error| error.context(format!("wait_until of index {index}")))??;
         // What was written before the element was, is seen after it.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if let Some(races) = self.core_of().races() {
             // Who wrote it is not known for sure.
             races.hear_all(self.core_of())?;
@@ -466,14 +477,18 @@ impl Core {
         mut ready: impl FnMut() -> Option<R>,
         mut sleep: impl FnMut(Duration, &mut dyn FnMut() -> Option<R>) -> Result<Option<R>>,
     ) -> Result<R> {
-        let mut patience = Patience::new();
-        let longest = if self.is_one_node() { LONG_NAP } else { NAP };
+        let (mut patience, longest) = match self.is_one_node() {
+            true => (Patience::for_neighbours(), LONG_NAP),
+            false => (Patience::new(), NAP),
+        };
         loop {
             if let Some(value) = ready() {
                 return Ok(value);
             }
-            // What this rank has under way goes on.
-            self.progress()?;
+            // What this rank has under way goes on, for which neighbours do not wait.
+            if !(self.is_one_node() && patience.spins()) {
+                self.progress()?;
+            }
             if let Some(nap) = patience.pause(self.limits())?
                 && let Some(value) = sleep(nap.min(longest), &mut ready)?
             {

@@ -48,6 +48,14 @@ pub(crate) fn all(team: &Team, len: usize) -> pgas::Result<()> {
         let sum = team.reduce_slice(root, &values(me, len), Op::Sum)?;
         let right = (me == root).then(|| reduced(size, len));
         assert_eq!(sum, right);
+        let mut sum = values(me, len);
+        team.reduce_in_place(root, &mut sum, Op::Sum)?;
+        assert_eq!(sum, right.unwrap_or_else(|| values(me, len)));
+        // A type not all of whose bytes are values, and an operator that does not commute.
+        let mut last: Vec<bool> = (0..len).map(|k| k % (me + 2) == 0).collect();
+        team.reduce_in_place(root, &mut last, |_, b| b)?;
+        let who = if me == root { size - 1 } else { me };
+        assert!((0..len).all(|k| last[k] == (k % (who + 2) == 0)));
         gather_and_scatter(team, root, len)?;
     }
     let gathered = team.all_gather_slice(&values(me, len))?;

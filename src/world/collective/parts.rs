@@ -4,6 +4,7 @@
 //! meeting; else parts go over the stage inside a node, and as messages from rank to rank between
 //! nodes.
 
+use super::reduce::Vectors;
 use super::staged::{First, Shower, overlap};
 use super::{Ragged, SMALL, decode, encode};
 use crate::dist::{block_start, starts};
@@ -201,11 +202,12 @@ impl Team {
     /// As [`Team::barrier`].
     #[track_caller]
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: impl Combine<T>) -> Result<Vec<T>> {
-        let mut all = values.to_vec();
         let start = |rank| block_start(values.len(), self.core.size, rank);
         let mine = start(self.core.rank)..start(self.core.rank + 1);
-        self.all_reduce_as(Call::ReduceScatter, 0, &mut all, op, mine.clone())?;
-        Ok(all[mine].to_vec())
+        let mut part = values[mine.clone()].to_vec();
+        let vectors = Vectors::Apart(values, mine, &mut part);
+        self.reduce_as(Call::ReduceScatter, None, vectors, &op)?;
+        Ok(part)
     }
 }
 

@@ -39,51 +39,48 @@ impl Team {
         values: &mut [T],
         op: impl Combine<T>,
     ) -> Result<()> {
-        let all = 0..values.len();
-        self.all_reduce_as(Call::AllReduce, 0, values, op, all)
+        self.reduce_as(Call::AllReduce, None, Vectors::InPlace(values), &op)
     }
 
-    /// [`Team::all_reduce_slice`] under another name, with a root that ranks must agree on, and
-    /// only for the `wanted` elements: what becomes of the others is not said.
+    /// A reduction under some name, perhaps with a root that ranks must agree on: nobody else
+    /// wants anything then.
     #[track_caller]
-    pub(super) fn all_reduce_as<T: Element>(
+    pub(super) fn reduce_as<T: Element>(
         &self,
         call: Call,
-        root: usize,
-        values: &mut [T],
-        op: impl Combine<T>,
-        wanted: Range<usize>,
+        root: Option<usize>,
+        mut vectors: Vectors<'_, T>,
+        op: &impl Combine<T>,
     ) -> Result<()> {
         let core = &self.core;
-        let mut signature = signature::<T>(call, &op, values.len());
+        let values = vectors.values();
+        let mut signature = signature::<T>(call, op, values.len());
         // Operators are below 2^12, so is the rest the root's.
-        signature.detail |= u32::try_from(root).unwrap_or(0) << 12;
+        signature.detail |= u32::try_from(root.unwrap_or(0)).unwrap_or(0) << 12;
         if !op.commutes() && !core.nodes.are_in_order() {
-            let all = self.first_ranks::<T>(&signature, values, self.size(), &op)?;
-            if let Some(all) = all {
-                values.copy_from_slice(&all);
-            }
-            return Ok(());
+            let all = self.first_ranks::<T>(&signature, values, self.size(), op)?;
+            return all.map_or(Ok(()), |all| vectors.take(0, bytemuck::cast_slice(&all)));
         }
-        let combine = |a: &mut [u8], b: &[u8]| combine_bytes::<T>(&op, a, b);
         let _turn = core.turn()?;
         let bytes = size_of_val(values);
         if bytes <= SMALL {
             let mine = bytemuck::cast_slice::<T, u8>(values).to_vec();
             // Values that came from ranks are values.
-            let combine = |a: &mut [u8], b: &[u8]| drop(combine(a, b));
+            let combine = |a: &mut [u8], b: &[u8]| drop(combine_bytes::<T>(op, a, b));
             let combine = engine::Combine::Reduce(&combine);
             return core
                 .engine
-                .exchange(&signature, &mine, &combine, |bytes| fill(values, bytes))?;
+                .exchange(&signature, &mine, &combine, |all| vectors.take(0, all))?;
         }
+        // Of two ranks only one has something to do, while the other shows the next window.
+        let pair = core.size == 2 && core.is_one_node();
         let mut show = Reducing {
             core,
             signature: &signature,
             part: core.next_part(),
-            values,
-            op: &op,
-            wanted,
+            vectors,
+            op,
+            alone: root.filter(|_| pair),
         };
         core.staged(&signature, First::Meet, (bytes, size_of::<T>()), &mut show)
     }
@@ -100,9 +97,8 @@ impl Team {
         value: T,
         op: impl Combine<T>,
     ) -> Result<Option<T>> {
-        self.core.check_root("reduce", root)?;
         let mut one = [value];
-        self.all_reduce_as(Call::Reduce, root, &mut one, op, 0..1)?;
+        self.reduce_in_place(root, &mut one, op)?;
         Ok((self.rank() == root).then_some(one[0]))
     }
 
@@ -119,13 +115,36 @@ impl Team {
         op: impl Combine<T>,
     ) -> Result<Option<Vec<T>>> {
         self.core.check_root("reduce", root)?;
+        if self.rank() != root {
+            let apart = Vectors::Apart(values, 0..0, &mut []);
+            self.reduce_as(Call::Reduce, Some(root), apart, &op)?;
+            return Ok(None);
+        }
         let mut all = values.to_vec();
-        let wanted = match self.rank() == root {
-            true => 0..values.len(),
-            false => 0..0,
+        self.reduce_in_place(root, &mut all, op)?;
+        Ok(Some(all))
+    }
+
+    /// Element by element, the values of all ranks combined by `op`, in the place of rank `root`'s
+    /// `values`; those of other ranks stay as they are. As [`Team::reduce_slice`], with which
+    /// other ranks may take part, without a copy.
+    ///
+    /// # Errors
+    /// As [`Team::reduce`]. On error the root's `values` are unchanged or partly combined, each
+    /// element whole.
+    #[track_caller]
+    pub fn reduce_in_place<T: Element>(
+        &self,
+        root: usize,
+        values: &mut [T],
+        op: impl Combine<T>,
+    ) -> Result<()> {
+        self.core.check_root("reduce", root)?;
+        let vectors = match self.rank() == root {
+            true => Vectors::InPlace(values),
+            false => Vectors::Apart(values, 0..0, &mut []),
         };
-        self.all_reduce_as(Call::Reduce, root, &mut all, op, wanted)?;
-        Ok((self.rank() == root).then_some(all))
+        self.reduce_as(Call::Reduce, Some(root), vectors, &op)
     }
 
     /// The values of this rank and of all before it combined by `op`, in rank order.
@@ -274,39 +293,80 @@ impl Team {
     }
 }
 
+/// What a rank gives to a reduction, and where the result goes.
+pub(super) enum Vectors<'a, T> {
+    /// The values become the result.
+    InPlace(&'a mut [T]),
+    /// Of the result these elements go elsewhere.
+    Apart(&'a [T], Range<usize>, &'a mut [T]),
+}
+
+impl<T: Element> Vectors<'_, T> {
+    fn values(&self) -> &[T] {
+        match self {
+            Self::InPlace(values) => values,
+            Self::Apart(values, ..) => values,
+        }
+    }
+
+    /// Takes what is wanted of the result's bytes from element `first` on.
+    fn take(&mut self, first: usize, bytes: &[u8]) -> Result<()> {
+        let end = first + bytes.len() / size_of::<T>().max(1);
+        let (wanted, result) = match self {
+            Self::InPlace(values) => (0..values.len(), &mut **values),
+            Self::Apart(_, wanted, result) => (wanted.clone(), &mut **result),
+        };
+        let (start, end) = (wanted.start.max(first), wanted.end.min(end));
+        if start >= end {
+            return Ok(());
+        }
+        let bytes = &bytes[bytes_at::<T>(start - first..end - first)];
+        fill(&mut result[start - wanted.start..end - wanted.start], bytes)
+    }
+
+    /// Values in which something may be combined: in place, or a copy in `scratch`.
+    fn to_combine<'a>(&'a mut self, range: Range<usize>, scratch: &'a mut Vec<T>) -> &'a mut [T] {
+        match self {
+            Self::InPlace(values) => &mut values[range],
+            Self::Apart(values, ..) => {
+                scratch.extend_from_slice(&values[range]);
+                scratch
+            }
+        }
+    }
+}
+
 /// A reduction over the stage. In each window each member combines its share of the elements, in
 /// rank order, and all take the shares; between nodes the leaders combine what their nodes have.
 struct Reducing<'a, T, O> {
     core: &'a Core,
     signature: &'a Signature,
     part: u32,
-    values: &'a mut [T],
+    vectors: Vectors<'a, T>,
     op: &'a O,
-    wanted: Range<usize>,
+    /// This member combines all, and keeps it.
+    alone: Option<usize>,
 }
 
 impl<T: Element, O: Combine<T>> Reducing<'_, T, O> {
-    /// Takes elements of a window that begins at element `first`, if they are wanted.
-    fn take(
-        &mut self,
-        window: Window<'_>,
-        member: usize,
-        first: usize,
-        part: Range<usize>,
-    ) -> Result<()> {
-        let start = self.wanted.start.max(first + part.start);
-        let end = self.wanted.end.min(first + part.end);
-        if start >= end {
-            return Ok(());
+    /// Which of `count` elements of a window `member` combines.
+    fn share(&self, count: usize, member: usize) -> Range<usize> {
+        match self.alone {
+            None => share(count, self.core.nodes.mine().len(), member),
+            Some(alone) if alone == member => 0..count,
+            Some(_) => 0..0,
         }
-        let bytes = window.of(member, bytes_at::<T>(start - first..end - first));
-        fill(&mut self.values[start..end], bytes)
     }
 }
 
 impl<T: Element, O: Combine<T>> Show for Reducing<'_, T, O> {
     fn fill(&mut self, range: Range<usize>, window: Window<'_>) -> Result<()> {
-        window.show(0, overlap(bytemuck::cast_slice(self.values), &range));
+        // All but what this rank will combine itself.
+        let bytes = overlap(bytemuck::cast_slice(self.vectors.values()), &range);
+        let mine = self.share(bytes.len() / size_of::<T>(), self.core.nodes.my_place());
+        let mine = bytes_at::<T>(mine);
+        window.show(0, &bytes[..mine.start]);
+        window.show(mine.end, &bytes[mine.end..]);
         Ok(())
     }
 
@@ -314,40 +374,74 @@ impl<T: Element, O: Combine<T>> Show for Reducing<'_, T, O> {
         let (core, me, members) = (self.core, self.core.nodes.my_place(), window.members());
         let first = range.start / size_of::<T>();
         let count = range.len() / size_of::<T>();
-        if members > 1 {
-            let mine = share(count, members, me);
-            let at = bytes_at::<T>(mine.clone());
-            let values = &mut self.values[first + mine.start..first + mine.end];
-            if me > 0 {
-                fill(values, window.of(0, at.clone()))?;
-            }
-            for member in 1..members {
-                combine_values(self.op, values, window.of(member, at.clone()))?;
-            }
-            window.show(at.start, bytemuck::cast_slice(values));
-            core.meet_on(stage, self.signature)?;
+        let mine = self.share(count, me);
+        let at = bytes_at::<T>(mine.clone()).start;
+        let mut scratch = Vec::new();
+        let values = first + mine.start..first + mine.end;
+        let values = self.vectors.to_combine(values, &mut scratch);
+        combine_share(self.op, me, values, at, window)?;
+        if self.alone.is_some() {
+            return Ok(());
         }
-        if core.nodes.count() == 1 {
-            // This rank has its own share.
-            let others = (0..members).filter(|&member| member != me);
-            return others.into_iter().try_for_each(|member| {
-                self.take(window, member, first, share(count, members, member))
-            });
-        }
-        if me == 0 {
-            let mut all = Vec::with_capacity(range.len());
-            for member in 0..members {
-                all.extend_from_slice(
-                    window.of(member, bytes_at::<T>(share(count, members, member))),
-                );
-            }
-            let combine = |a: &mut [u8], b: &[u8]| combine_bytes::<T>(self.op, a, b);
-            core.leaders_all_reduce(self.part, &mut all, size_of::<T>(), &combine)?;
-            window.show(0, &all);
-        }
+        window.show(at, bytemuck::cast_slice(values));
         core.meet_on(stage, self.signature)?;
-        self.take(window, 0, first, 0..count)
+        if core.nodes.count() > 1 {
+            if me == 0 {
+                let mut all = Vec::with_capacity(range.len());
+                for member in 0..members {
+                    all.extend_from_slice(
+                        window.of(member, bytes_at::<T>(self.share(count, member))),
+                    );
+                }
+                let combine = |a: &mut [u8], b: &[u8]| combine_bytes::<T>(self.op, a, b);
+                core.leaders_all_reduce(self.part, &mut all, size_of::<T>(), &combine)?;
+                window.show(0, &all);
+            }
+            core.meet_on(stage, self.signature)?;
+            return self.vectors.take(first, window.of(0, 0..range.len()));
+        }
+        for member in 0..members {
+            // In place this rank has its own share.
+            if member != me || matches!(self.vectors, Vectors::Apart(..)) {
+                let share = self.share(count, member);
+                let bytes = window.of(member, bytes_at::<T>(share.clone()));
+                self.vectors.take(first + share.start, bytes)?;
+            }
+        }
+        Ok(())
     }
+}
+
+/// Combines `mine`, a share of this rank's that begins in windows at byte `at`, with the others' in
+/// the order of ranks.
+fn combine_share<T: Element>(
+    op: &impl Combine<T>,
+    me: usize,
+    mine: &mut [T],
+    at: usize,
+    window: Window<'_>,
+) -> Result<()> {
+    let bytes = at..at + size_of_val(mine);
+    let of = |member| window.of(member, bytes.clone());
+    let members = window.members();
+    if members == 2 && op.commutes() {
+        return combine_values(op, mine, of(1 - me));
+    }
+    let own = match me {
+        0 => Vec::new(),
+        _ => {
+            let own = mine.to_vec();
+            fill(mine, of(0))?;
+            own
+        }
+    };
+    (1..members).try_for_each(|member| match member == me {
+        true => {
+            op.combine_slices(mine, &own);
+            Ok(())
+        }
+        false => combine_values(op, mine, of(member)),
+    })
 }
 
 /// A scan over the stage. In each window each member scans its share of the elements, and writes
