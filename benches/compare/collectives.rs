@@ -1,5 +1,5 @@
-//! All ranks together: barrier, broadcast, all-reduce, all-to-all, and a message from rank 0 to
-//! rank 1 while the others wait in a barrier. `benches/rivals/collectives.h` does the same.
+//! All ranks together: barrier, broadcast, all-reduce, all-to-all, a message from rank 0 to rank 1
+//! while the others wait in a barrier, and pairs that send to each other. `benches/rivals/collectives.h` does the same.
 
 use crate::batches::{Batches, median, nanoseconds};
 use pgas::{Op, Result, World};
@@ -51,6 +51,16 @@ pub(crate) fn run(world: &World, batches: Batches) -> Result<()> {
             _ => {}
         }
         world.barrier()
+    })?;
+    let other = world.rank() ^ 1;
+    figure("exchange_1m", &mut || {
+        if other < world.size() {
+            let receive = world.irecv::<f64>(other, 3)?;
+            let send = world.isend(other, 3, &message)?;
+            receive.wait()?;
+            send.wait()?;
+        }
+        Ok(())
     })
 }
 

@@ -36,6 +36,18 @@ static void c_message_1m(void)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* Ranks 0 and 1, 2 and 3 …; started, then waited for. */
+static void c_exchange_1m(void)
+{
+    int other = rank ^ 1;
+    if (other >= ranks)
+        return;
+    MPI_Request requests[2];
+    MPI_Irecv((double *)buffer, 1 << 17, MPI_DOUBLE, other, 3, MPI_COMM_WORLD, &requests[0]);
+    MPI_Isend(many, 1 << 17, MPI_DOUBLE, other, 3, MPI_COMM_WORLD, &requests[1]);
+    MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+}
+
 static void time_together(const char *name, void (*work)(void))
 {
     double took[64];
@@ -75,4 +87,5 @@ static void collectives(void)
     time_together("all_reduce_1m", c_all_reduce_1m);
     time_together("all_to_all_4k", c_all_to_all_4k);
     time_together("message_1m", c_message_1m);
+    time_together("exchange_1m", c_exchange_1m);
 }
