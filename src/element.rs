@@ -48,10 +48,15 @@ pub(crate) const fn granule<T>() -> usize {
     }
 }
 
-/// FNV-1a of the type's name: tells `u64` from `f64`. Equal in all binaries, unlike `TypeId`.
+/// FNV-1a of the type's name, size and alignment: tells `u64` from `f64`. Equal in all binaries,
+/// unlike `TypeId`. Types of one name, as two blocks of a function may have, are told apart only
+/// by the rest.
 pub(crate) fn type_hash<T>() -> u64 {
+    let layout = [size_of::<T>(), align_of::<T>()].map(|number| number as u64);
+    let layout = layout.into_iter().flat_map(u64::to_le_bytes);
     std::any::type_name::<T>()
         .bytes()
+        .chain(layout)
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })

@@ -46,6 +46,7 @@ mod array;
 mod atomic;
 #[cfg(doctest)]
 mod book;
+mod cores;
 mod dist;
 mod element;
 mod error;

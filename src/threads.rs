@@ -1,8 +1,8 @@
-//! This rank's threads for work on its own elements: the cores of its machine divided among the
-//! ranks that run there, so that all of them together do not use more.
+//! This rank's threads for work on its own elements: as many as it has [cores] for itself, so that
+//! all ranks of a machine together do not use more than there are.
 
+use crate::cores;
 use crate::error::{Error, ErrorKind, Result};
-use crate::world::Core;
 use rayon::prelude::*;
 use std::sync::OnceLock;
 
@@ -16,20 +16,20 @@ pub(crate) struct Threads {
     pool: Option<rayon::ThreadPool>,
 }
 
-/// The threads of this rank, started at the first call: as many as `PGAS_THREADS` says, or the
-/// cores of the machine divided by its ranks.
+/// The threads of this rank, started at the first call: as many as `PGAS_THREADS` says, or as it
+/// has cores.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] if `PGAS_THREADS` is no such number; [`ErrorKind::NoRoom`] if
 /// they cannot be started.
-pub(crate) fn of(core: &Core) -> Result<&'static Threads> {
+pub(crate) fn of_this_rank() -> Result<&'static Threads> {
     static THREADS: OnceLock<Result<Threads>> = OnceLock::new();
-    let threads = THREADS.get_or_init(|| Threads::start(core.neighbours().len()));
+    let threads = THREADS.get_or_init(Threads::start);
     threads.as_ref().map_err(Clone::clone)
 }
 
 impl Threads {
-    fn start(ranks: usize) -> Result<Self> {
+    fn start() -> Result<Self> {
         let count = match std::env::var("PGAS_THREADS") {
             Ok(text) => match text.trim().parse() {
                 Ok(count @ 1..=4096) => count,
@@ -40,7 +40,7 @@ impl Threads {
                     ));
                 }
             },
-            Err(_) => std::thread::available_parallelism().map_or(1, usize::from) / ranks.max(1),
+            Err(_) => cores::own(),
         };
         if count <= 1 {
             return Ok(Self { pool: None });

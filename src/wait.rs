@@ -1,5 +1,6 @@
 //! Waiting: spin briefly, give the core away, then sleep; never past a deadline or a failure.
 
+use crate::cores;
 use crate::error::{Error, ErrorKind, Result};
 use rustix::fs::Timespec;
 use rustix::io;
@@ -8,37 +9,55 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Rounds of spinning before the core is first given away.
-static SPINS: AtomicU32 = AtomicU32::new(SPINS_WITH_OWN_CORE);
-/// Where every rank has a core of its own.
-///
-/// A round is a look at a flag, or a `ucp_worker_progress` of 150 ns. Few: also with a core for
-/// each rank, what is waited for may need this one (a progress thread: with 2000 rounds a get from
-/// a rank that computes took 310 µs, with 20 it takes 9).
-const SPINS_WITH_OWN_CORE: u32 = 20;
-const SPINS_WHEN_CROWDED: u32 = 1;
-/// The same for looks at flags of ranks of the same node.
-const SPINS_AT_FLAGS: u32 = 500;
-
-/// How long to yield before sleeping. A sleep and wake-up costs some 50 µs, so give a waiter
-/// that will be served soon about as long to see it.
-const YIELD_FOR: Duration = Duration::from_micros(100);
-
 /// The time limit of a wait where nobody has set another.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Longest single sleep: how soon a sleeper notices a failure or its deadline.
-const NAP: Duration = Duration::from_millis(50);
+/// `PGAS_SPIN`: looks at flags of ranks of the same node before the core is first given away.
+static LOOKS: AtomicU32 = AtomicU32::new(NOT_SET);
+const NOT_SET: u32 = u32::MAX;
+/// If nobody says, where this rank has a core [of its own](cores::own), and where what is waited
+/// for needs the same core.
+const LOOKS_WITH_OWN_CORE: u32 = 500;
+const LOOKS_WHEN_CROWDED: u32 = 1;
+/// A `ucp_worker_progress` is worth so many looks. Few: also with a core for each rank, what is
+/// waited for may need this one (a progress thread: with 2000 rounds a get from a rank that
+/// computes took 310 µs, with 20 it takes 9).
+const LOOKS_OF_PROGRESS: u32 = 25;
+/// `PGAS_YIELD`: how many microseconds to yield before sleeping. A sleep and wake-up costs some
+/// 50 µs, so give a waiter that will be served soon about as long to see it.
+static YIELD_FOR: AtomicU32 = AtomicU32::new(100);
+/// `PGAS_NAP`: milliseconds of the longest single sleep: how soon a sleeper notices a failure or
+/// its deadline.
+static NAP: AtomicU32 = AtomicU32::new(50);
 
-/// Tells the waiting rules how many ranks share this machine's cores.
-pub(crate) fn set_ranks_on_node(ranks: usize) {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let spins = if ranks > cores {
-        SPINS_WHEN_CROWDED
-    } else {
-        SPINS_WITH_OWN_CORE
-    };
-    SPINS.store(spins, Ordering::Relaxed);
+/// Takes what the user says of waits from the environment.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] if it is no number.
+pub(crate) fn rules_from_env() -> Result<()> {
+    for (name, rule) in [
+        ("PGAS_SPIN", &LOOKS),
+        ("PGAS_YIELD", &YIELD_FOR),
+        ("PGAS_NAP", &NAP),
+    ] {
+        let Ok(text) = std::env::var(name) else {
+            continue;
+        };
+        let number = text.trim().parse().map_err(|_| {
+            let text = format!("{name} is {text:?}, not a number below 2^32");
+            Error::new(ErrorKind::InvalidArgument, text)
+        })?;
+        rule.store(number, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn looks() -> u32 {
+    match LOOKS.load(Ordering::Relaxed) {
+        NOT_SET if cores::own() == 0 => LOOKS_WHEN_CROWDED,
+        NOT_SET => LOOKS_WITH_OWN_CORE,
+        looks => looks,
+    }
 }
 
 /// The state of one wait: call [`Patience::pause`] each time the condition is still false.
@@ -54,7 +73,7 @@ pub(crate) struct Patience {
 impl Patience {
     pub(crate) fn new() -> Self {
         Self {
-            spins: SPINS.load(Ordering::Relaxed),
+            spins: looks().div_ceil(LOOKS_OF_PROGRESS),
             since: None,
             began: None,
             grace: Duration::ZERO,
@@ -64,12 +83,8 @@ impl Patience {
     /// Of a wait for ranks of the same node, at whose flags a look costs a nanosecond or two, and
     /// who answer within some hundred: giving the core away would take longer.
     pub(crate) fn for_neighbours() -> Self {
-        let spins = match SPINS.load(Ordering::Relaxed) {
-            SPINS_WHEN_CROWDED => SPINS_WHEN_CROWDED,
-            _ => SPINS_AT_FLAGS,
-        };
         Self {
-            spins,
+            spins: looks(),
             ..Self::new()
         }
     }
@@ -110,11 +125,13 @@ impl Patience {
                 format!("no answer for {limit:?}"),
             ));
         }
-        if waited < YIELD_FOR {
+        if waited < Duration::from_micros(YIELD_FOR.load(Ordering::Relaxed).into()) {
             std::thread::yield_now();
             return Ok(None);
         }
-        Ok(Some(NAP))
+        Ok(Some(Duration::from_millis(
+            NAP.load(Ordering::Relaxed).into(),
+        )))
     }
 }
 

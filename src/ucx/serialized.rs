@@ -11,7 +11,6 @@ pub(super) struct Shape {
     count: u64,
     size: u32,
     granule: u32,
-    /// Of the type's name: tells `u64` from `f64`. Equal in all binaries, unlike `TypeId`.
     type_hash: u64,
 }
 

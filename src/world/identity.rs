@@ -2,6 +2,7 @@
 
 use super::races::Checks;
 use super::room::{shm_for_workers, shm_room};
+use crate::cores::Cores;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,6 +29,8 @@ pub(super) struct Identity {
     shm: u64,
     /// Bytes free in it, before UCX starts.
     shm_room: Option<u64>,
+    /// Where it may run.
+    pub(super) cores: Cores,
 }
 
 /// What a set of processes on one machine cannot use between them.
@@ -62,6 +65,7 @@ impl Identity {
             ipc: namespace("ipc"),
             shm: std::fs::metadata("/dev/shm").map_or(0, |meta| meta.dev()),
             shm_room: shm_room(),
+            cores: Cores::of_this_process(),
         }
     }
 

@@ -24,6 +24,7 @@ mod stage;
 mod stats;
 mod team;
 mod thread;
+mod turn;
 
 pub use collective::Ragged;
 pub use messages::{Any, Envelope, Source, Tag};
@@ -55,9 +56,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use thread::{die, spawn};
+use turn::{Turn, TurnGuard};
 use ucxrun::wire::exit as code;
 
 /// All ranks of a job, seen from one of them.
@@ -100,7 +102,7 @@ pub(crate) struct Core {
     /// Messages to itself.
     to_self: messages::Mailbox,
     /// Held by the thread whose collective it is.
-    turn: Mutex<()>,
+    turn: Turn,
     /// The job's, if it looks for races. Its keys go before their endpoints.
     races: Option<Arc<Races>>,
     // The order of the fields is the order of their end: memory of dropped arrays, then what
@@ -409,10 +411,14 @@ impl Core {
 
     /// Makes this thread's collective, of however many exchanges, the only one of this rank. All
     /// collectives do, so that those of two threads do not mix.
-    pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>> {
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) if this thread has the turn: an
+    /// operator calls a collective of its team.
+    pub(crate) fn turn(&self) -> Result<TurnGuard<'_>> {
         // First: in a forked child the lock may be held by nobody.
         self.context.refuse_fork()?;
-        Ok(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
+        self.turn.take()
     }
 
     /// # Errors

@@ -34,6 +34,9 @@ pub(crate) struct Memory<'a> {
 /// What a rank says before memory is mapped.
 #[derive(Serialize, Deserialize)]
 struct Proposal {
+    /// All of it, of which a signature has a part only: ranks reach each other's memory without
+    /// asking how much there is.
+    layout: [u64; 4],
     room: Result<(), String>,
     /// What it has dropped.
     news: News,
@@ -48,6 +51,11 @@ impl Memory<'_> {
         let upper = u32::try_from(self.layout >> 34).unwrap_or(0);
         signature.detail = upper << 2 | step;
         signature
+    }
+
+    fn layout_of<T: Element>(&self) -> [u64; 4] {
+        let (size, align) = (size_of::<T>() as u64, align_of::<T>() as u64);
+        [self.len as u64, size, align, self.layout]
     }
 }
 
@@ -135,12 +143,18 @@ pub(crate) fn meet<T: Element>(core: &Core, what: &Memory<'_>, new: bool) -> Res
     };
     let mut news = core.graves().news();
     loop {
-        let mine = Proposal { room, news };
+        let layout = what.layout_of::<T>();
+        let mine = Proposal { layout, room, news };
         let proposals: Vec<Proposal> = core
             .gather(&what.signature::<T>(0), &mine)
             .inspect_err(|_| core.graves().not_told(mine.news))?;
         for proposal in &proposals {
             core.graves().hear(&proposal.news);
+        }
+        // Compared with the first, so that all ranks find the same.
+        let differs = |proposal: &Proposal| proposal.layout != proposals[0].layout;
+        if let Some(rank) = proposals.iter().position(differs) {
+            return Err(another_layout(rank, what));
         }
         let mut answers = proposals.iter().map(|proposal| &proposal.room).enumerate();
         let refusal = answers.find_map(|(rank, answer)| Some((rank, answer.as_ref().err()?)));
@@ -200,6 +214,18 @@ fn map<T: Element>(core: &Core, count: usize) -> Result<(MemoryHandle, Serialize
         }
     }
     Ok((memory, key))
+}
+
+#[cold]
+fn another_layout(rank: usize, what: &Memory<'_>) -> Error {
+    Error::new(
+        ErrorKind::Mismatch,
+        format!(
+            "an array of {} elements: rank {rank} has another element type, shape or distribution",
+            what.len
+        ),
+    )
+    .with_peer(rank)
 }
 
 #[cold]

@@ -86,7 +86,7 @@ pub(crate) struct Signature {
     pub(crate) detail: u32,
     /// Elements in all, or the number of the array.
     pub(crate) count: u64,
-    /// Size and name of the element type; 0 where there is none.
+    /// Name, size and alignment of the element type; 0 where there is none.
     pub(crate) element: u64,
     /// Where this rank's program calls it. Not a part of what ranks must agree on.
     #[serde(skip)]

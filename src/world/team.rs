@@ -7,13 +7,14 @@ use super::messages::Mailbox;
 use super::node::{self, Block};
 use super::peers::Nodes;
 use super::pool::Pool;
+use super::turn::Turn;
 use super::{Call, Checks, Core, Signature};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{MemoryHandle, SerializedRemoteKey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 /// Ranks that do things together: all of a [`World`](crate::World), which is a team, or some of
 /// them, numbered from 0.
@@ -338,7 +339,7 @@ impl Core {
             next_part: AtomicU32::new(0),
             unsettled: Unsettled::default(),
             to_self: Mailbox::default(),
-            turn: Mutex::default(),
+            turn: Turn::default(),
             races: self.races.clone(),
             graves: Graves::new(self.served.clone(), pool.clone()),
             pool,

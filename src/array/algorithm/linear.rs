@@ -71,7 +71,7 @@ impl<T: Real, const D: usize> GlobalArray<T, D> {
     pub fn dot(&mut self, other: &mut Self) -> Result<T> {
         let mut moved = self.other_like_this("dot", other)?;
         let other = moved.as_mut().unwrap_or(other);
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let team = self.team();
         let (layout, other_layout) = (self.layout.clone(), other.layout.clone());
         let by_row = layout.has_halo() || other_layout.has_halo();
@@ -94,7 +94,7 @@ impl<T: Real, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::read`].
     #[track_caller]
     pub fn norm(&mut self) -> Result<T> {
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let (team, layout) = (self.team(), self.layout.clone());
         let view = self.read()?;
         let mine = rows(&layout, team.rank(), &view, false);

@@ -62,7 +62,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     #[track_caller]
     fn in_place(&mut self, work: impl Fn(&mut [T]) + Sync + Send) -> Result<()> {
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let layout = self.layout.clone();
         let rank = self.rank();
         let mut view = self.local()?;
@@ -86,7 +86,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         f: impl Fn(T) -> U + Sync + Send,
     ) -> Result<GlobalArray<U, D>> {
         let core = self.window.core().clone();
-        let threads = threads::of(&core)?;
+        let threads = threads::of_this_rank()?;
         let mut result =
             GlobalArray::allocate(&core, self.layout.clone(), [Boundary::Open; D], false, None)?;
         let layout = self.layout.clone();
@@ -145,7 +145,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         other: &mut GlobalArray<U, D>,
         work: impl Fn(&mut [T], &[U]) + Sync + Send,
     ) -> Result<()> {
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let rank = self.rank();
         let (layout, other_layout) = (self.layout.clone(), other.layout.clone());
         let by_row = layout.has_halo() || other_layout.has_halo();

@@ -26,7 +26,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::read`].
     #[track_caller]
     pub fn reduce(&mut self, op: impl Combine<T> + Sync) -> Result<Option<T>> {
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let (team, layout) = (self.team(), self.layout.clone());
         let view = self.read()?;
         let mine = rows(&layout, team.rank(), &view, false);
@@ -47,7 +47,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::reduce`].
     #[track_caller]
     pub fn reduce_in_order(&mut self, op: impl Combine<T> + Sync) -> Result<Option<T>> {
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let team = self.team();
         let len = self.len();
         let blocks = len.div_ceil(BLOCK);

@@ -40,7 +40,7 @@ impl<T: Element> GlobalArray<T> {
             blocks.scan_from(op, first)?;
             return self.copy_from(&mut blocks);
         }
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let layout = self.layout.clone();
         let mut view = self.local()?;
         let rows = rows_mut(&layout, team.rank(), &mut view, false);

@@ -23,7 +23,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         bins: usize,
         bin: impl Fn(&T) -> Option<usize> + Sync + Send,
     ) -> Result<Vec<u64>> {
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let (team, layout) = (self.team(), self.layout.clone());
         let view = self.read()?;
         let mine = rows(&layout, team.rank(), &view, false);
@@ -65,7 +65,7 @@ impl<T: Element> GlobalArray<T> {
         if self.owned(self.rank()).ranges().is_none() {
             return self.redistribute([Dist::Block])?.filter(keep);
         }
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let (team, layout) = (self.team(), self.layout.clone());
         let view = self.read()?;
         let mine = rows(&layout, team.rank(), &view, false);

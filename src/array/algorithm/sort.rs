@@ -87,7 +87,7 @@ impl<T: Element> GlobalArray<T> {
             blocks.sort_with(compare, stable)?;
             return self.copy_from(&mut blocks);
         }
-        let threads = threads::of(self.window.core())?;
+        let threads = threads::of_this_rank()?;
         let layout = self.layout.clone();
         if team.size() == 1 {
             let mut view = self.local()?;

@@ -28,6 +28,7 @@ use super::progress::Service;
 use super::races::{Checks, Races};
 use super::room::{allows_posix, shm_text};
 use super::stats::Stats;
+use super::turn::Turn;
 use super::{Core, Job, Team, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
@@ -210,6 +211,7 @@ fn from_launcher(error: ucxrun::Error) -> Error {
 
 pub(super) fn start() -> Result<World> {
     let (timeout, checks) = (timeout_from_env()?, Checks::from_env()?);
+    wait::rules_from_env()?;
     let mut bootstrap = Bootstrap::join(deadline_in(timeout))?;
     let limits = Arc::new(Limits::default());
     limits.set_timeout(timeout);
@@ -286,7 +288,8 @@ fn assemble(
     let races = (checks == Checks::Races).then(|| Arc::new(Races::new(rank, size)));
     let machines: Vec<u64> = everybody.iter().map(Identity::machine).collect();
     let machine = Nodes::new(&machines, rank);
-    wait::set_ranks_on_node(machine.mine().len());
+    let cores = machine.mine().iter().map(|&rank| &everybody[rank].cores);
+    crate::cores::divide(&me.cores, &cores.collect::<Vec<_>>());
 
     let ranks_here = machine.mine().len();
     let start_failed = |error: Error| start_failed(error, ranks_here);
@@ -344,7 +347,7 @@ fn assemble(
             dividing: Mutex::default(),
         }),
         next_array: AtomicU64::new(0),
-        turn: Mutex::default(),
+        turn: Turn::default(),
         races: races.clone(),
         next_part: AtomicU32::new(0),
         unsettled: Unsettled::default(),

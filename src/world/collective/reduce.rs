@@ -325,7 +325,7 @@ impl<T: Element> Vectors<'_, T> {
     }
 
     /// Values in which something may be combined: in place, or a copy in `scratch`.
-    fn to_combine<'a>(&'a mut self, range: Range<usize>, scratch: &'a mut Vec<T>) -> &'a mut [T] {
+    fn combined_in<'a>(&'a mut self, range: Range<usize>, scratch: &'a mut Vec<T>) -> &'a mut [T] {
         match self {
             Self::InPlace(values) => &mut values[range],
             Self::Apart(values, ..) => {
@@ -378,7 +378,7 @@ impl<T: Element, O: Combine<T>> Show for Reducing<'_, T, O> {
         let at = bytes_at::<T>(mine.clone()).start;
         let mut scratch = Vec::new();
         let values = first + mine.start..first + mine.end;
-        let values = self.vectors.to_combine(values, &mut scratch);
+        let values = self.vectors.combined_in(values, &mut scratch);
         combine_share(self.op, me, values, at, window)?;
         if self.alone.is_some() {
             return Ok(());

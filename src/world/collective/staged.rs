@@ -5,7 +5,7 @@ use super::pieces;
 use crate::dist;
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::Core;
-use crate::world::engine::Combine;
+use crate::world::engine::{Combine, or_break};
 use crate::world::signature::Signature;
 use crate::world::stage::{Stage, Window};
 use std::ops::Range;
@@ -87,17 +87,22 @@ impl Core {
                 ),
             ));
         }
+        // Others may still read what this rank showed in a collective that failed here.
+        self.engine.check(signature)?;
         for (from, to) in pieces(longest, step) {
             let window = stage.next();
-            let outcome = show
-                .fill(from..to, window)
-                .and_then(|()| match std::mem::replace(&mut first, First::Met) {
-                    First::Meet => self
-                        .engine
-                        .exchange(signature, &[], &Combine::Nothing, |_| ()),
-                    First::Met => self.meet_on(stage, signature),
-                })
-                .and_then(|()| show.take(from..to, window, stage));
+            let pass = || {
+                show.fill(from..to, window)?;
+                match std::mem::replace(&mut first, First::Met) {
+                    First::Meet => {
+                        let nothing = Combine::Nothing;
+                        self.engine.exchange(signature, &[], &nothing, |_| ())?;
+                    }
+                    First::Met => self.meet_on(stage, signature)?,
+                }
+                show.take(from..to, window, stage)
+            };
+            let outcome = or_break(pass, |error| self.engine.give_up(&error));
             if let Err(error) = outcome {
                 if error.kind() != ErrorKind::Mismatch {
                     self.engine.give_up(&error);

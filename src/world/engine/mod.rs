@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::MemoryHandle;
 use crate::wait::{Limits, Patience};
 use serde::{Deserialize, Serialize};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -109,6 +110,25 @@ struct Down {
     data: Vec<u8>,
 }
 
+/// What `work` returns. If it panics, which is the user's to catch, `give_up` is told first.
+pub(super) fn or_break<R>(work: impl FnOnce() -> R, give_up: impl FnOnce(Error)) -> R {
+    // What the panic has left half done is not used again: that is what giving up is.
+    match panic::catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done,
+        Err(panic) => {
+            let text = "this rank panicked in a collective";
+            give_up(Error::new(ErrorKind::Mismatch, text));
+            panic::resume_unwind(panic)
+        }
+    }
+}
+
+fn after(error: &Error, signature: &Signature) -> Error {
+    error
+        .clone()
+        .context(format!("{signature} after a failed collective"))
+}
+
 impl Engine {
     pub(super) fn new(
         peers: Peers,
@@ -157,9 +177,7 @@ impl Engine {
         self.limits.check()?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = &state.broken {
-            return Err(error
-                .clone()
-                .context(format!("{signature} after a failed collective")));
+            return Err(after(error, signature));
         }
         if !state.deferred.is_empty() {
             self.hold_deferred(&mut state)
@@ -192,18 +210,36 @@ impl Engine {
         state.sequence = state.sequence.wrapping_add(1);
         let sequence = state.sequence;
         let what = || format!("in {signature}{}", signature.place());
-        let outcome = self.limits.waiting_for(what, || match &self.block {
+        let meeting = || match &self.block {
             Some(block) if self.nodes.my_place() != 0 => {
                 self.follow(block, sequence, signature, mine, read)
             }
             block => self.lead(block.as_ref(), sequence, signature, mine, combine, read),
-        });
+        };
+        // An operator of the user's may panic while others wait for what it makes.
+        let broken = &mut state.broken;
+        let outcome = or_break(
+            || self.limits.waiting_for(what, meeting),
+            |error| *broken = Some(error),
+        );
         if let Err(error) = &outcome
             && error.kind() != ErrorKind::Mismatch
         {
             state.broken = Some(error.clone());
         }
         outcome
+    }
+
+    /// What [`give_up`](Engine::give_up) or a failed collective has left.
+    ///
+    /// # Errors
+    /// If there is anything of that kind: no collective can be right any more.
+    pub(super) fn check(&self, signature: &Signature) -> Result<()> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match &state.broken {
+            None => Ok(()),
+            Some(error) => Err(after(error, signature)),
+        }
     }
 
     /// No later collective can be right: this rank has left one in the middle.

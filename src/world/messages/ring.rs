@@ -132,8 +132,9 @@ pub(in crate::world) struct Rings {
 struct Outbox {
     ring: Ring,
     key: SerializedRemoteKey,
-    /// Held by who sends through it.
-    sender: Mutex<()>,
+    /// Held by who sends through it. Whether that can be done: not after a message that was left
+    /// in the middle, whose receiver would take the next one's chunks for its own.
+    sender: Mutex<bool>,
 }
 
 impl Outbox {
@@ -149,7 +150,7 @@ impl Outbox {
                 _keep: Keep::Mine(memory),
             },
             key,
-            sender: Mutex::default(),
+            sender: Mutex::new(true),
         })
     }
 }
@@ -157,7 +158,8 @@ impl Outbox {
 /// A message on its way through this process's ring.
 pub(super) struct Outgoing<'a> {
     ring: &'a Ring,
-    _sender: MutexGuard<'a, ()>,
+    /// Whether all has been handed over, when this is dropped.
+    sender: MutexGuard<'a, bool>,
     content: &'a [u8],
     first: u32,
     next: u32,
@@ -179,7 +181,10 @@ impl<'a> Outgoing<'a> {
         }
         let outbox = core.job.rings.outbox.get_or_init(|| Outbox::new(core));
         let outbox = outbox.as_ref()?;
-        let sender = outbox.sender.try_lock().ok()?;
+        let mut sender = outbox.sender.try_lock().ok()?;
+        if !*sender {
+            return None;
+        }
         let first = outbox.ring.filled().get();
         // The last message may not have been received.
         if outbox.ring.drained().get() != first {
@@ -190,9 +195,10 @@ impl<'a> Outgoing<'a> {
             len: content.len() as u64,
             key: outbox.key.clone(),
         };
+        *sender = false;
         let this = Self {
             ring: &outbox.ring,
-            _sender: sender,
+            sender,
             content,
             first,
             next: 0,
@@ -217,6 +223,7 @@ impl<'a> Outgoing<'a> {
             self.next += 1;
             self.ring.filled().set(number.wrapping_add(1));
         }
+        *self.sender = true;
         true
     }
 

@@ -1,0 +1,48 @@
+//! The threads of a rank take turns in collectives.
+
+use crate::error::{Error, ErrorKind, Result};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Whose collective it is, of the threads of this rank.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    lock: Mutex<()>,
+    /// A number of the thread that has it; 0 for none.
+    holder: AtomicUsize,
+}
+
+/// The turn, until it is dropped.
+pub(crate) struct TurnGuard<'a> {
+    holder: &'a AtomicUsize,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Turn {
+    /// # Errors
+    /// If this thread has it already.
+    pub(super) fn take(&self) -> Result<TurnGuard<'_>> {
+        thread_local! {
+            static HERE: u8 = const { 0 };
+        }
+        let this_thread = HERE.with(|here| std::ptr::from_ref(here).addr());
+        if self.holder.load(Ordering::Relaxed) == this_thread {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "a collective within a collective of the same team, as of an operator",
+            ));
+        }
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.holder.store(this_thread, Ordering::Relaxed);
+        Ok(TurnGuard {
+            holder: &self.holder,
+            _lock: lock,
+        })
+    }
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        self.holder.store(0, Ordering::Relaxed);
+    }
+}
