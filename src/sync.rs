@@ -14,10 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-/// Longest sleep of a waiter that nobody wakes: what another node does wakes nobody.
+/// Longest sleep of a waiter that nobody wakes: what another node does wakes nobody, nor does what
+/// is written to an element.
 const NAP: Duration = Duration::from_millis(1);
-/// The same where all that happens, happens on this node, and wakes.
-const LONG_NAP: Duration = Duration::from_millis(10);
 
 /// Numbers that ranks raise at each other and wait for: a rank tells another that something is
 /// there, or done.
@@ -37,7 +36,7 @@ const LONG_NAP: Duration = Duration::from_millis(10);
 /// # }
 /// ```
 pub struct Signals {
-    /// For each signal its value and how many threads sleep on it.
+    /// For each rank its [bell](Bell), and its signals.
     words: GlobalArray<u64, 2>,
     count: usize,
     core: Arc<Core>,
@@ -51,7 +50,7 @@ impl Signals {
     /// # Errors
     /// As [`GlobalArray::new`].
     pub fn new(world: &Team, count: usize) -> Result<Self> {
-        let words = GlobalArray::builder(world, [world.size(), 2 * count])
+        let words = GlobalArray::builder(world, [world.size(), BELL + count])
             .dist([Dist::Block, Dist::Whole])
             .checks(Checks::Collectives)
             .build()?;
@@ -100,16 +99,17 @@ impl Signals {
         self.check(rank, signal)?;
         // The data before the signal, on every transport.
         self.core.flush()?;
-        let before = change([rank, 2 * signal])?;
-        // On this node a sleeper must be woken; it counts itself before it looks. An atomic
-        // operation, so that it is not seen before the one above is done.
-        if let Some(word) = self.words.mapped([rank, 2 * signal])?
-            && self.words.fetch_add([rank, 2 * signal + 1], 0)? != 0
-        {
-            // SAFETY: the word of a mapped element, aligned, accessed by atomics.
-            wake_all(unsafe { AtomicU32::from_ptr(word.cast()) });
-        }
+        let before = change([rank, BELL + signal])?;
+        self.bell(rank).ring(1)?;
         Ok(before)
+    }
+
+    fn bell(&self, rank: usize) -> Bell<'_, 2> {
+        Bell {
+            words: &self.words,
+            rung: [rank, 0],
+            sleepers: [rank, 1],
+        }
     }
 
     /// The value of a signal of this rank.
@@ -119,7 +119,8 @@ impl Signals {
     pub fn get(&self, signal: usize) -> Result<u64> {
         self.check(self.core.rank, signal)?;
         // An atomic operation: what was done before the signal is seen after it.
-        self.words.fetch_add([self.core.rank, 2 * signal], 0)
+        let at = [self.core.rank, BELL + signal];
+        self.words.fetch_add(at, 0)
     }
 
     /// Waits until `ready` holds for the value of a signal of this rank; returns that value. What
@@ -141,17 +142,20 @@ impl Signals {
         signals: &[usize],
         mut ready: impl FnMut(u64) -> bool,
     ) -> Result<(usize, u64)> {
-        let Some(&first) = signals.first() else {
+        if signals.is_empty() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "wait_any for no signals",
             ));
-        };
+        }
+        for &signal in signals {
+            self.check(self.core.rank, signal)?;
+        }
         let rank = self.core.rank;
         let mut look = || -> Result<Option<(usize, u64)>> {
             for &signal in signals {
                 // A plain look leaves the line with whoever raises the signal.
-                let value = self.words.look([rank, 2 * signal])?;
+                let value = self.words.look([rank, BELL + signal])?;
                 if ready(value) {
                     self.seen(signal)?;
                     return Ok(Some((signal, value)));
@@ -159,35 +163,9 @@ impl Signals {
             }
             Ok(None)
         };
-        // A sleeper sleeps on one word; for several it looks again after a short while.
-        let word = match signals.len() {
-            1 => self.words.mapped([rank, 2 * first])?,
-            _ => None,
-        };
+        let bell = self.bell(rank);
         self.core
-            .wait_for(
-                || match look() {
-                    Ok(found) => found.map(Ok),
-                    Err(error) => Some(Err(error)),
-                },
-                |nap, look| {
-                    let Some(word) = word else {
-                        std::thread::sleep(nap.min(NAP));
-                        return Ok(None);
-                    };
-                    // SAFETY: the word of a mapped element, aligned, accessed by atomics.
-                    let word = unsafe { AtomicU32::from_ptr(word.cast()) };
-                    self.words.fetch_add([rank, 2 * first + 1], 1)?;
-                    // The half of the signal that the kernel compares.
-                    let seen = lower_half(self.get(first)?);
-                    let found = look();
-                    if found.is_none() {
-                        sleep_on(word, seen, nap);
-                    }
-                    self.words.fetch_sub([rank, 2 * first + 1], 1)?;
-                    Ok(found)
-                },
-            )
+            .wait_for(|| look().transpose(), |nap, look| bell.sleep(nap, look))
             .map_err(|error| self.late(error, signals))?
     }
 
@@ -241,15 +219,59 @@ impl Signals {
     }
 }
 
-/// Where a processor has the lower half of a word first.
+/// Two words of a rank's memory by which others of its node wake its sleepers, or those of all.
+struct Bell<'a, const D: usize> {
+    words: &'a GlobalArray<u64, D>,
+    /// Changes when there is something to see.
+    rung: [usize; D],
+    /// How many threads sleep.
+    sleepers: [usize; D],
+}
+
+/// Words of a bell.
+const BELL: usize = 2;
+
+impl<const D: usize> Bell<'_, D> {
+    /// After something has changed: adds `change` to the word and wakes who sleeps on it, if
+    /// anybody does. Nobody is woken on another node.
+    fn ring(&self, change: u64) -> Result<()> {
+        let Some(word) = self.words.mapped(self.rung)? else {
+            return Ok(());
+        };
+        // A sleeper counts itself before it looks. An atomic operation, so that it is not done
+        // before the change that is to be seen.
+        if self.words.fetch_add(self.sleepers, 0)? != 0 {
+            self.words.fetch_add(self.rung, change)?;
+            // SAFETY: the word of a mapped element, aligned, accessed by atomics.
+            wake_all(unsafe { AtomicU32::from_ptr(word.cast()) });
+        }
+        Ok(())
+    }
+
+    /// Sleeps until somebody rings, for `nap` at most, unless `look` finds something first.
+    fn sleep<R>(&self, nap: Duration, look: &mut dyn FnMut() -> Option<R>) -> Result<Option<R>> {
+        let Some(word) = self.words.mapped(self.rung)? else {
+            std::thread::sleep(nap.min(NAP));
+            return Ok(None);
+        };
+        // SAFETY: the word of a mapped element, aligned, accessed by atomics.
+        let word = unsafe { AtomicU32::from_ptr(word.cast()) };
+        self.words.fetch_add(self.sleepers, 1)?;
+        // The half that the kernel compares.
+        let seen = lower_half(self.words.fetch_add(self.rung, 0)?);
+        let found = look();
+        if found.is_none() {
+            sleep_on(word, seen, nap);
+        }
+        self.words.fetch_sub(self.sleepers, 1)?;
+        Ok(found)
+    }
+}
+
+/// What a processor has first of a word, as 32 bits.
 fn lower_half(value: u64) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "one half")]
-    let half = if cfg!(target_endian = "little") {
-        value as u32
-    } else {
-        (value >> 32) as u32
-    };
-    half
+    let bytes = value.to_ne_bytes();
+    u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 impl fmt::Debug for Signals {
@@ -350,7 +372,7 @@ impl Counter {
 ///
 /// A rank that ends without giving it back ends the job, as it does in any case.
 pub struct GlobalMutex {
-    /// The next ticket, and the one whose turn it is.
+    /// The next ticket, the one whose turn it is, and how many threads sleep until that changes.
     words: GlobalArray<u64>,
     core: Arc<Core>,
 }
@@ -363,7 +385,7 @@ impl GlobalMutex {
     /// # Errors
     /// As [`GlobalArray::new`].
     pub fn new(world: &Team) -> Result<Self> {
-        let words = GlobalArray::builder(world, 2)
+        let words = GlobalArray::builder(world, 3)
             .dist([Dist::Whole])
             .checks(Checks::Collectives)
             .build()?;
@@ -387,16 +409,23 @@ impl GlobalMutex {
                     Ok(turn) => (turn == ticket).then_some(Ok(())),
                     Err(error) => Some(Err(error)),
                 },
-                |nap, _| {
-                    std::thread::sleep(nap.min(NAP));
-                    Ok(None)
-                },
+                |nap, look| self.turn().sleep(nap, look),
             )
             .map_err(|error| error.context("wait for a mutex"))??;
         Ok(GlobalMutexGuard {
             mutex: self,
             given_back: false,
         })
+    }
+}
+
+impl GlobalMutex {
+    fn turn(&self) -> Bell<'_, 1> {
+        Bell {
+            words: &self.words,
+            rung: [1],
+            sleepers: [2],
+        }
     }
 }
 
@@ -427,7 +456,8 @@ impl GlobalMutexGuard<'_> {
     fn give_back(&mut self) -> Result<()> {
         self.given_back = true;
         self.mutex.core.flush()?;
-        self.mutex.words.fetch_add(1, 1).map(drop)
+        self.mutex.words.fetch_add(1, 1)?;
+        self.mutex.turn().ring(0)
     }
 }
 
@@ -477,21 +507,27 @@ impl Core {
         mut ready: impl FnMut() -> Option<R>,
         mut sleep: impl FnMut(Duration, &mut dyn FnMut() -> Option<R>) -> Result<Option<R>>,
     ) -> Result<R> {
-        let (mut patience, longest) = match self.is_one_node() {
-            true => (Patience::for_neighbours(), LONG_NAP),
-            false => (Patience::new(), NAP),
+        // Where all that happens, happens on this node, it rings.
+        let alone = self.is_one_node();
+        let mut patience = match alone {
+            true => Patience::for_neighbours(),
+            false => Patience::new(),
         };
         loop {
             if let Some(value) = ready() {
                 return Ok(value);
             }
-            // What this rank has under way goes on, for which neighbours do not wait.
-            if !(self.is_one_node() && patience.spins()) {
+            let nap = patience.pause(self.limits())?;
+            // What this rank has under way goes on.
+            let helps = self.help_messages()?;
+            if !alone && !helps {
                 self.progress()?;
             }
-            if let Some(nap) = patience.pause(self.limits())?
-                && let Some(value) = sleep(nap.min(longest), &mut ready)?
-            {
+            let Some(nap) = nap else {
+                continue;
+            };
+            let nap = if alone && !helps { nap } else { nap.min(NAP) };
+            if let Some(value) = sleep(nap, &mut ready)? {
                 return Ok(value);
             }
         }

@@ -99,11 +99,6 @@ impl Patience {
         }
     }
 
-    /// Whether it still only spins.
-    pub(crate) fn spins(&self) -> bool {
-        self.spins > 0
-    }
-
     /// Spins or yields once. When it is time to sleep, returns for how long at most.
     ///
     /// # Errors

@@ -103,6 +103,66 @@ fn a_sleeper_is_woken_and_idle() {
     });
 }
 
+/// Where a sleep would take 20 s if nobody woke the sleeper.
+#[test]
+fn sleepers_are_woken() {
+    let ranks = Ranks::new(2).env("PGAS_NAP", "20000");
+    ranks.timeout(Duration::from_secs(50)).run(|world| {
+        let signals = Signals::new(world, 3)?;
+        let mutex = GlobalMutex::new(world)?;
+        let large = vec![1_u64; 100_000];
+        let begin = Instant::now();
+        for round in 1..=3 {
+            // Rank 0 has long been asleep when rank 1 comes.
+            let late = || {
+                if world.rank() == 1 {
+                    std::thread::sleep(Duration::from_millis(150));
+                }
+            };
+            let mut sums = large.clone();
+            late();
+            world.barrier()?;
+            late();
+            world.all_reduce_slice(&mut sums, Op::Sum)?;
+            late();
+            match world.rank() {
+                0 => signals.wait(0, |value| value >= round).map(drop)?,
+                _ => signals.add(0, 0, 1).map(drop)?,
+            }
+            late();
+            match world.rank() {
+                0 => signals
+                    .wait_any(&[1, 2], |value| value >= round)
+                    .map(drop)?,
+                _ => signals.add(0, 2, 1).map(drop)?,
+            }
+            late();
+            match world.rank() {
+                0 => world.recv::<u64>(1, 1).map(drop)?,
+                _ => world.send(0, 1, &[1_u64])?,
+            }
+            late();
+            match world.rank() {
+                0 => world.recv::<u64>(1, 2).map(drop)?,
+                _ => world.send(0, 2, &large)?,
+            }
+            world.barrier()?;
+            let held = (world.rank() == 1).then(|| mutex.lock()).transpose()?;
+            world.barrier()?;
+            match held {
+                None => mutex.lock()?.unlock()?,
+                Some(held) => {
+                    late();
+                    held.unlock()?;
+                }
+            }
+        }
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        Ok(())
+    });
+}
+
 /// Every number goes to one rank.
 #[test]
 fn chunks_cover_all_once() {

@@ -449,7 +449,7 @@ fn signals_reach_every_host() {
         "echo $$ > {0}/$PGAS_RANK; while [ ! -e {0}.go ]; do sleep 0.02; done",
         scratch.0.display()
     );
-    let mut command = script(&rig, &["--lost-after", "1"], &count);
+    let mut command = script(&rig, &["--lost-after", "2"], &count);
     let running = Running::start(&mut command);
     let ranks = started_pids(&scratch, 4);
     running.signal("TSTP");
@@ -461,7 +461,7 @@ fn signals_reach_every_host() {
             .starts_with('T')
     };
     eventually("all have stopped", || ranks.iter().all(|&pid| state(pid)));
-    std::thread::sleep(Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(4500));
     assert!(ranks.iter().all(|&pid| alive(pid)));
     running.signal("CONT");
     eventually("all go on", || !ranks.iter().any(|&pid| state(pid)));

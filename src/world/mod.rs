@@ -350,6 +350,11 @@ impl Core {
         self.worker.progress().map(drop)
     }
 
+    /// As [`Core::progress`] if there are messages under way; whether there are.
+    pub(crate) fn help_messages(&self) -> Result<bool> {
+        self.worker.help_messages()
+    }
+
     /// The longest that one wait may take.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.limits.timeout()
