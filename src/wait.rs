@@ -30,6 +30,9 @@ static YIELD_FOR: AtomicU32 = AtomicU32::new(100);
 /// its deadline.
 static NAP: AtomicU32 = AtomicU32::new(50);
 
+/// `PGAS_NOTICE`: seconds after which a rank says whom it waits for; 0 for never.
+static NOTICE: AtomicU32 = AtomicU32::new(10);
+
 /// Takes what the user says of waits from the environment.
 ///
 /// # Errors
@@ -39,6 +42,7 @@ pub(crate) fn rules_from_env() -> Result<()> {
         ("PGAS_SPIN", &LOOKS),
         ("PGAS_YIELD", &YIELD_FOR),
         ("PGAS_NAP", &NAP),
+        ("PGAS_NOTICE", &NOTICE),
     ] {
         let Ok(text) = std::env::var(name) else {
             continue;
@@ -61,23 +65,33 @@ fn looks() -> u32 {
 }
 
 /// The state of one wait: call [`Patience::pause`] each time the condition is still false.
-pub(crate) struct Patience {
+pub(crate) struct Patience<'a> {
     spins: u32,
     since: Option<Instant>,
     /// When the time limit began to count, if not with this wait.
     began: Option<Instant>,
     /// How much longer than the limit.
     grace: Duration,
+    /// Called once if it takes long.
+    tell: Option<&'a dyn Fn(Duration)>,
 }
 
-impl Patience {
+impl<'a> Patience<'a> {
     pub(crate) fn new() -> Self {
         Self {
             spins: looks().div_ceil(LOOKS_OF_PROGRESS),
             since: None,
             began: None,
             grace: Duration::ZERO,
+            tell: None,
         }
+    }
+
+    /// Calls `tell` once if the wait takes as long as `PGAS_NOTICE` says.
+    pub(crate) fn telling(self, tell: &'a dyn Fn(Duration)) -> Self {
+        let mut this = self;
+        this.tell = Some(tell);
+        this
     }
 
     /// Of a wait for ranks of the same node, at whose flags a look costs a nanosecond or two, and
@@ -124,6 +138,13 @@ impl Patience {
             std::thread::yield_now();
             return Ok(None);
         }
+        let notice = Duration::from_secs(NOTICE.load(Ordering::Relaxed).into());
+        if !notice.is_zero()
+            && waited >= notice
+            && let Some(tell) = self.tell.take()
+        {
+            tell(notice);
+        }
         Ok(Some(Duration::from_millis(
             NAP.load(Ordering::Relaxed).into(),
         )))
@@ -144,7 +165,7 @@ pub(crate) fn waited() -> Duration {
     Duration::from_nanos(WAITED.load(Ordering::Relaxed))
 }
 
-impl Drop for Patience {
+impl Drop for Patience<'_> {
     fn drop(&mut self) {
         if let Some(since) = self.since
             && COUNTED.load(Ordering::Relaxed)

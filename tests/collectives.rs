@@ -205,7 +205,7 @@ fn a_rank_that_does_not_come_is_named() {
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         let text = error.to_string();
         assert!(text.contains("rank 1"), "{text}");
-        if world.node_ranks().len() == 3 && world.rank() == 0 {
+        if world.rank() != 1 {
             let last = "(last seen in all_reduce of 1 elements at tests/collectives.rs:";
             assert!(text.contains(last), "{text}");
         }
@@ -220,6 +220,55 @@ fn a_rank_that_does_not_come_is_named() {
         "{text}"
     );
     assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+/// Long before the time limit, on standard error: who is waited for, and from which line.
+#[test]
+fn a_long_wait_is_told() {
+    let ranks = Ranks::new(3).env("PGAS_NOTICE", "1");
+    let outcome = ranks.outcome(|world| {
+        for len in [1, 20_000] {
+            world.all_reduce_slice(&mut vec![1.0; len], Op::Sum)?;
+            if world.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(2500));
+            }
+            world.barrier()?;
+        }
+        Ok(())
+    });
+    assert!(outcome.success(), "{outcome}");
+    let text = String::from_utf8_lossy(&outcome.stderr);
+    let said = "pgas: rank 0: has waited for 1s in barrier at tests/collectives.rs:";
+    assert_eq!(text.matches(said).count(), 1, "{text}");
+    let whom = "for rank 1 (last seen in all_reduce of 1 elements at tests/collectives.rs:";
+    assert!(text.contains(whom), "{text}");
+}
+
+/// Each waits for the other in another team's collective.
+#[test]
+fn teams_in_opposite_order_are_told() {
+    let ranks = Ranks::new(2).env("PGAS_NOTICE", "1");
+    let outcome = ranks.env("PGAS_TIMEOUT", "4").outcome(|world| {
+        let teams = [world.split(0, 0)?, world.split(0, 0)?];
+        match world.rank() {
+            0 => {
+                teams[0].barrier()?;
+                teams[1].all_reduce(1, Op::Sum).map(drop)
+            }
+            _ => {
+                teams[1].all_reduce(1, Op::Sum)?;
+                teams[0].barrier()
+            }
+        }
+    });
+    assert!(!outcome.success());
+    let text = String::from_utf8_lossy(&outcome.stderr);
+    for said in [
+        "rank 0: has waited for 1s in barrier at",
+        "rank 1: has waited for 1s in all_reduce",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
 }
 
 /// Both lines, whichever rank reads it, also for what a function of the library calls in turn.

@@ -213,7 +213,12 @@ impl Worker {
     }
 
     /// Receives the next message with exactly `tag`, of at most `limit` bytes; waits for it.
-    pub(crate) fn receive(&self, tag: u64, limit: usize, patience: Patience) -> Result<Vec<u8>> {
+    pub(crate) fn receive(
+        &self,
+        tag: u64,
+        limit: usize,
+        patience: Patience<'_>,
+    ) -> Result<Vec<u8>> {
         let mut message = self.post_receive(tag, limit)?;
         let received = self
             .wait_with(patience, |state| message.test(state).then_some(()))

@@ -273,7 +273,7 @@ impl Worker {
     /// As [`Worker::wait_for`], with a patience of its own.
     pub(super) fn wait_with<R>(
         &self,
-        mut patience: Patience,
+        mut patience: Patience<'_>,
         mut ready: impl FnMut(&mut State) -> Option<R>,
     ) -> Result<R> {
         self.lock()?.waiters += 1;

@@ -281,10 +281,9 @@ impl Block {
     pub(super) fn wait_members(
         &self,
         sequence: u32,
-        limits: &Limits,
+        (limits, mut patience): (&Limits, Patience<'_>),
         help: impl Fn() -> Result<bool>,
     ) -> Result<()> {
-        let mut patience = Patience::for_neighbours();
         for member in 1..self.members {
             let flag = self.slot_flag(member);
             while flag.load(Ordering::Acquire) != sequence {
@@ -374,7 +373,7 @@ impl Block {
     pub(super) fn wait_release<R>(
         &self,
         sequence: u32,
-        (limits, mut patience): (&Limits, Patience),
+        (limits, mut patience): (&Limits, Patience<'_>),
         help: impl Fn() -> Result<bool>,
         read: impl FnOnce(Verdict, &[u8]) -> R,
     ) -> Result<R> {

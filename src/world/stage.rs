@@ -146,7 +146,11 @@ impl Stage {
     ///
     /// # Errors
     /// What ended the wait.
-    pub(super) fn meet(&self, limits: &Limits, help: impl Fn() -> Result<bool>) -> Result<()> {
+    pub(super) fn meet(
+        &self,
+        (limits, mut patience): (&Limits, Patience<'_>),
+        help: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
         let (arrived, generation) = (self.word(0, 0), self.word(0, 64));
         let sleepers = self.word(0, 128);
         let seen = generation.load(Ordering::Acquire);
@@ -162,7 +166,6 @@ impl Stage {
             }
             return Ok(());
         }
-        let mut patience = Patience::for_neighbours();
         while generation.load(Ordering::Acquire) == seen {
             let nap = patience.pause(limits)?;
             let helped = help()?;

@@ -4,6 +4,7 @@
 use super::pieces;
 use crate::dist;
 use crate::error::{Error, ErrorKind, Result};
+use crate::wait::Patience;
 use crate::world::Core;
 use crate::world::engine::{Combine, or_break};
 use crate::world::signature::Signature;
@@ -116,8 +117,15 @@ impl Core {
 
     /// The ranks of this node meet.
     pub(super) fn meet_on(&self, stage: &Stage, signature: &Signature) -> Result<()> {
+        let tell = |waited| {
+            let absent = stage.absent().map(|member| self.nodes.mine()[member]);
+            let ranks: Vec<_> = absent.map(|rank| self.peers.world_rank(rank)).collect();
+            self.engine
+                .tell(waited, signature, &format!("ranks {ranks:?}"));
+        };
+        let patience = Patience::for_neighbours().telling(&tell);
         stage
-            .meet(&self.limits, || self.worker.help_messages())
+            .meet((&self.limits, patience), || self.worker.help_messages())
             .map_err(|error| {
                 if error.kind() != ErrorKind::Timeout {
                     return error.context(signature);

@@ -192,7 +192,7 @@ impl Engine {
                 waiting.push(child);
                 continue;
             };
-            self.hear(&up, signature, &mut tree.trouble);
+            self.hear(child, &up, signature, &mut tree.trouble);
         }
         tree.children = waiting;
         if !tree.children.is_empty() {
@@ -201,6 +201,7 @@ impl Engine {
         let place = self.nodes.tree(0);
         let down = match place.parent {
             None => Down {
+                place: signature.place().to_string(),
                 trouble: tree.trouble.take(),
                 data: Vec::new(),
             },
@@ -211,7 +212,11 @@ impl Engine {
                     self.send(parent, sequence, &up)?;
                 }
                 match self.look_for::<Down>(parent, sequence)? {
-                    Some(down) => down,
+                    Some(down) => {
+                        self.hear_down(parent, signature, &down);
+                        let place = signature.place().to_string();
+                        Down { place, ..down }
+                    }
                     None => return Ok(None),
                 }
             }

@@ -5,6 +5,7 @@
 //! messages along a binomial tree, up to rank 0's node and down again: O(log nodes) steps.
 
 mod deferred;
+mod names;
 
 pub(super) use deferred::Deferred;
 
@@ -16,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::MemoryHandle;
 use crate::wait::{Limits, Patience};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,6 +52,8 @@ pub(super) struct Engine {
     team: u32,
     races: Option<Arc<Races>>,
     limits: Arc<Limits>,
+    /// What leaders of other nodes were last seen in, by node, as far as they have told this one.
+    heard: Mutex<HashMap<usize, String>>,
     state: Mutex<State>,
 }
 
@@ -106,6 +110,8 @@ struct Up {
 /// From a leader to its children: the result, or why there is none.
 #[derive(Serialize, Deserialize)]
 struct Down {
+    /// Where the parent's program calls it.
+    place: String,
     trouble: Option<Trouble>,
     data: Vec<u8>,
 }
@@ -147,6 +153,7 @@ impl Engine {
             team,
             races,
             limits,
+            heard: Mutex::default(),
             state: Mutex::new(State {
                 sequence: 0,
                 broken: None,
@@ -258,10 +265,12 @@ impl Engine {
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
         block.arrive(sequence, signature, mine);
+        let tell = |waited| self.tell_absent(waited, signature, block, sequence);
+        let patience = self.patience_with(2 * self.levels() + 2).telling(&tell);
         block
             .wait_release(
                 sequence,
-                (&self.limits, self.patience_with(2 * self.levels() + 2)),
+                (&self.limits, patience),
                 || self.peers.worker().help_messages(),
                 |verdict, data| outcome(verdict, data).map(|()| read(data)),
             )
@@ -304,7 +313,9 @@ impl Engine {
         if let Some(block) = block {
             // My own flag, for members that look for who is absent.
             block.arrive(sequence, signature, &[]);
-            let come = block.wait_members(sequence, &self.limits, || {
+            let tell = |waited| self.tell_absent(waited, signature, block, sequence);
+            let patience = Patience::for_neighbours().telling(&tell);
+            let come = block.wait_members(sequence, (&self.limits, patience), || {
                 self.peers.worker().help_messages()
             });
             trouble = match come.map_err(|error| self.explain(error, block, sequence, signature)) {
@@ -357,7 +368,7 @@ impl Engine {
         }
     }
 
-    fn patience_with(&self, ranks: u32) -> Patience {
+    fn patience_with(&self, ranks: u32) -> Patience<'static> {
         match self.nodes.count() {
             1 => Patience::for_neighbours(),
             _ => Patience::from(Instant::now(), self.grace(ranks)),
@@ -409,7 +420,8 @@ impl Engine {
         let mut parts = vec![(node, data)];
         let Tree { parent, children } = self.nodes.tree(0);
         for (child, levels) in children.iter().zip(1..) {
-            let patience = Patience::from(began, self.grace(levels));
+            let tell = |waited| self.tell(waited, signature, &self.leader_text(*child));
+            let patience = Patience::from(began, self.grace(levels)).telling(&tell);
             let up: Up = match self.receive(*child, sequence, signature, patience) {
                 Err(error) if error.kind() == ErrorKind::Timeout => {
                     trouble.get_or_insert(Trouble::late(&error));
@@ -417,7 +429,7 @@ impl Engine {
                 }
                 up => up?,
             };
-            self.hear(&up, signature, &mut trouble);
+            self.hear(*child, &up, signature, &mut trouble);
             if trouble.is_none() {
                 self.combine_parts(&mut parts, up.parts, combine);
             }
@@ -428,16 +440,29 @@ impl Engine {
         let down = if let Some(parent) = parent {
             let up = self.up(signature, trouble, parts);
             self.send(parent, sequence, &up)?;
-            let patience = Patience::from(began, self.grace(2 * self.levels() + 1));
+            let tell = |waited| {
+                let whom = format!("the word of {}", self.leader_text(parent));
+                self.tell(waited, signature, &whom);
+            };
+            let patience = Patience::from(began, self.grace(2 * self.levels() + 1)).telling(&tell);
             match self.receive(parent, sequence, signature, patience) {
                 Err(error) if error.kind() == ErrorKind::Timeout => Down {
+                    place: up.place,
                     trouble: up.trouble.or_else(|| Some(Trouble::late(&error))),
                     data: Vec::new(),
                 },
-                down => down?,
+                down => {
+                    let down: Down = down?;
+                    self.hear_down(parent, signature, &down);
+                    Down {
+                        place: up.place,
+                        ..down
+                    }
+                }
             }
         } else {
             Down {
+                place: signature.place().to_string(),
                 trouble,
                 data: self.by_rank(parts, combine),
             }
@@ -466,7 +491,8 @@ impl Engine {
     }
 
     /// Notes the trouble that a child tells of, or that it calls something else, if it is the first.
-    fn hear(&self, up: &Up, signature: &Signature, trouble: &mut Option<Trouble>) {
+    fn hear(&self, child: usize, up: &Up, signature: &Signature, trouble: &mut Option<Trouble>) {
+        self.note(child, &up.signature, &up.place);
         if trouble.is_some() {
             return;
         }
@@ -476,6 +502,13 @@ impl Engine {
                 (self.rank, signature, &signature.place().to_string()),
                 (up.rank, &up.signature, &up.place),
             )));
+        }
+    }
+
+    /// The parent has called the same, if all agree.
+    fn hear_down(&self, parent: usize, signature: &Signature, down: &Down) {
+        if down.trouble.is_none() {
+            self.note(parent, signature, &down.place);
         }
     }
 
@@ -544,7 +577,7 @@ impl Engine {
         node: usize,
         sequence: u32,
         signature: &Signature,
-        patience: Patience,
+        patience: Patience<'_>,
     ) -> Result<M> {
         let leader = self.nodes.leader_of(node);
         // Contributions of all ranks at the most, and their framing.
@@ -557,7 +590,8 @@ impl Engine {
                 ErrorKind::Timeout => Error::new(
                     ErrorKind::Timeout,
                     format!(
-                        "{signature}: rank {leader} did not come within {:?}",
+                        "{signature}: {} did not come within {:?}",
+                        self.leader_text(node),
                         self.limits.timeout().unwrap_or_default()
                     ),
                 )
@@ -565,33 +599,6 @@ impl Engine {
                 _ => error.context(format!("{signature}: message from rank {leader}")),
             })?;
         decode(&bytes, limit, leader).map_err(|error| error.context(signature))
-    }
-
-    /// A time-out inside a node, with the names of those who did not come.
-    fn explain(&self, error: Error, block: &Block, sequence: u32, signature: &Signature) -> Error {
-        if error.kind() != ErrorKind::Timeout {
-            return error.context(signature);
-        }
-        let ranks: Vec<_> = block
-            .absent(sequence)
-            .map(|member| {
-                let rank = self.nodes.mine()[member];
-                match block.last_seen(member, sequence) {
-                    Some((last, place)) => format!("{rank} (last seen in {last}{place})"),
-                    None => rank.to_string(),
-                }
-            })
-            .collect();
-        let limit = self.limits.timeout().unwrap_or_default();
-        let who = if ranks.is_empty() {
-            "other nodes".to_string()
-        } else {
-            format!("rank {}", ranks.join(", "))
-        };
-        Error::new(
-            ErrorKind::Timeout,
-            format!("{signature}: {who} did not come within {limit:?}"),
-        )
     }
 }
 
