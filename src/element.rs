@@ -108,6 +108,14 @@ pub(crate) fn vec_from_bits<T: Element>(bits: Vec<T::Bits>) -> Result<Vec<T>> {
     Ok(unsafe { Vec::from_raw_parts(bits.as_mut_ptr().cast::<T>(), bits.len(), bits.capacity()) })
 }
 
+/// The bits of values, without a copy.
+fn vec_into_bits<T: Element>(values: Vec<T>) -> Vec<T::Bits> {
+    let mut values = std::mem::ManuallyDrop::new(values);
+    let (len, capacity) = (values.len(), values.capacity());
+    // SAFETY: as in `vec_from_bits`; a value has no uninitialised byte, and Bits accepts any.
+    unsafe { Vec::from_raw_parts(values.as_mut_ptr().cast::<T::Bits>(), len, capacity) }
+}
+
 /// Reads one element from shared memory, granule by granule.
 ///
 /// # Safety
@@ -192,7 +200,7 @@ pub(crate) fn fill_with<T: Element>(
     Ok(())
 }
 
-/// Bits that are on their way, zero at first, to become values.
+/// Bits that are on their way to become values.
 pub(crate) struct Arriving<T: Element>(Vec<T::Bits>);
 
 // SAFETY: owned plain data: bits of any pattern, with nothing that belongs to a thread.
@@ -201,6 +209,16 @@ unsafe impl<T: Element> Send for Arriving<T> {}
 impl<T: Element> Arriving<T> {
     pub(crate) fn with_bytes(bytes: usize) -> Self {
         Self(bytemuck::allocation::zeroed_vec(bytes / size_of::<T>()))
+    }
+
+    /// In the memory of `buffer`, as far as that goes.
+    pub(crate) fn in_buffer(buffer: Vec<T>, bytes: usize) -> Self {
+        if buffer.capacity() == 0 {
+            return Self::with_bytes(bytes);
+        }
+        let mut bits = vec_into_bits(buffer);
+        bits.resize(bytes / size_of::<T>(), bytemuck::Zeroable::zeroed());
+        Self(bits)
     }
 
     /// Writes bytes from byte `at` on.

@@ -417,3 +417,51 @@ fn large_messages_all_at_once() {
         Ok(())
     });
 }
+
+/// More than a process's outbox holds at a time, received in another order than sent, into buffers of any size; and
+/// requests that nobody waits for.
+#[test]
+fn many_large_messages_at_once() {
+    on_ranks(3, |world| {
+        let me = world.rank();
+        let lens = [16 << 10, 100_000, 1 << 20, (3 << 20) + 1, 64 << 10, 3];
+        let content = |from: usize, to: usize, tag: usize| -> Vec<u8> {
+            let seed = from * 31 + to * 7 + tag;
+            let len = lens[tag % lens.len()];
+            (0..len).map(|k| (k / 3 + seed) as u8).collect()
+        };
+        let others: Vec<usize> = (0..3).filter(|&rank| rank != me).collect();
+        for round in 0..2 {
+            let mut sends = Vec::new();
+            for tag in 0..18 {
+                for &to in &others {
+                    let send = world.isend(to, tag as u32, &content(me, to, tag))?;
+                    if (tag + round) % 3 != 0 {
+                        sends.push(send);
+                    }
+                }
+            }
+            for tag in (0..18).rev() {
+                for &from in &others {
+                    let right = content(from, me, tag);
+                    // None, too little, and too much.
+                    let buffer = vec![9_u8; [0, 10, 2 << 20][(tag + round) % 3]];
+                    let request = world.irecv_vec(from, tag as u32, buffer)?;
+                    let (values, envelope) = request.wait()?;
+                    assert_eq!((envelope.source, envelope.bytes), (from, right.len()));
+                    assert!(values == right, "tag {tag} from {from}");
+                }
+            }
+            for send in sends {
+                send.wait()?;
+            }
+        }
+        // A type not all of whose bytes are values.
+        let send = world.isend((me + 1) % 3, 99, &vec![true; 70_000])?;
+        let receive = world.irecv_vec((me + 2) % 3, 99, vec![false; 80_000])?;
+        let (flags, _) = receive.wait()?;
+        send.wait()?;
+        assert!(flags.len() == 70_000 && flags.iter().all(|&flag| flag));
+        world.barrier()
+    });
+}

@@ -53,11 +53,12 @@ pub(crate) fn run(world: &World, batches: Batches) -> Result<()> {
         world.barrier()
     })?;
     let other = world.rank() ^ 1;
+    let mut received = Vec::<f64>::new();
     figure("exchange_1m", &mut || {
         if other < world.size() {
-            let receive = world.irecv::<f64>(other, 3)?;
+            let receive = world.irecv_vec(other, 3, std::mem::take(&mut received))?;
             let send = world.isend(other, 3, &message)?;
-            receive.wait()?;
+            (received, _) = receive.wait()?;
             send.wait()?;
         }
         Ok(())

@@ -45,7 +45,7 @@ pub(super) struct Inner {
     /// Messages under way, which go on only while this worker is progressed.
     messages: Arc<AtomicUsize>,
     /// What else goes on while somebody waits.
-    pumps: Mutex<Vec<Weak<dyn Pump>>>,
+    pumps: Mutex<Vec<Pumped>>,
     /// The process is about to end: endpoints are not closed, nor the worker destroyed.
     ending: AtomicBool,
     limits: Arc<Limits>,
@@ -54,8 +54,15 @@ pub(super) struct Inner {
 
 /// Something that goes on while a thread of this process waits, whatever for.
 pub(crate) trait Pump: Send + Sync + std::fmt::Debug {
-    /// Goes on as far as that is possible without waiting.
-    fn pump(&self);
+    /// Goes on as far as that is possible without waiting. Whether there is nothing left to do.
+    fn pump(&self) -> bool;
+}
+
+#[derive(Debug)]
+struct Pumped {
+    pump: Weak<dyn Pump>,
+    /// If nobody else keeps it.
+    _kept: Option<Arc<dyn Pump>>,
 }
 
 /// Invariant: `handle` came from `ucp_worker_create` and is live until `Inner` is dropped. UCX
@@ -83,6 +90,20 @@ pub(super) struct State {
 // SAFETY: a worker made with UCS_THREAD_MODE_SERIALIZED may be used from any thread, one at a
 // time, which the mutex around State ensures.
 unsafe impl Send for State {}
+
+impl Inner {
+    fn pumps(&self) -> MutexGuard<'_, Vec<Pumped>> {
+        self.pumps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn retain_pumps(&self, mut keep: impl FnMut(&Weak<dyn Pump>) -> bool) {
+        let mut pumps = self.pumps();
+        let before = pumps.len();
+        pumps.retain(|pumped| keep(&pumped.pump));
+        self.messages
+            .fetch_sub(before - pumps.len(), Ordering::Relaxed);
+    }
+}
 
 impl Worker {
     pub(super) fn new(context: &Context, limits: &Arc<Limits>) -> Result<Self> {
@@ -198,27 +219,32 @@ impl Worker {
     /// From now on `pump` goes on whenever somebody waits, until it is dropped.
     pub(crate) fn add_pump(&self, pump: Weak<dyn Pump>) {
         self.0.messages.fetch_add(1, Ordering::Relaxed);
-        self.pumps().push(pump);
+        self.0.pumps().push(Pumped { pump, _kept: None });
     }
 
-    fn pumps(&self) -> MutexGuard<'_, Vec<Weak<dyn Pump>>> {
-        self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The same until there is nothing left to do. It must not keep this worker.
+    pub(crate) fn keep_pump(&self, pump: Arc<dyn Pump>) {
+        self.0.messages.fetch_add(1, Ordering::Relaxed);
+        self.0.pumps().push(Pumped {
+            pump: Arc::downgrade(&pump),
+            _kept: Some(pump),
+        });
     }
 
     /// Lets what is to be pumped go on.
     fn pump(&self) {
         let mut live = Vec::new();
-        self.pumps().retain(|pump| match pump.upgrade() {
-            Some(pump) => {
-                live.push(pump);
-                true
-            }
-            None => {
-                self.0.messages.fetch_sub(1, Ordering::Relaxed);
-                false
-            }
+        self.0.retain_pumps(|pump| {
+            let pump = pump.upgrade();
+            live.extend(pump.clone());
+            pump.is_some()
         });
-        live.iter().for_each(|pump| pump.pump());
+        live.retain(|pump| pump.pump());
+        if !live.is_empty() {
+            let over: Vec<_> = live.iter().map(Arc::downgrade).collect();
+            self.0
+                .retain_pumps(|pump| !over.iter().any(|over| over.ptr_eq(pump)));
+        }
     }
 
     /// The longest that a wait for one operation may take before it ends with

@@ -130,7 +130,7 @@ struct Job {
     /// What this rank counts, if anybody wants to know.
     stats: Option<stats::Stats>,
     /// Of large messages between ranks of a node.
-    rings: messages::Rings,
+    outboxes: messages::Outboxes,
     /// Of the next request to an owner.
     next_ticket: AtomicU64,
     /// A number that no team of this process has.

@@ -20,7 +20,7 @@ use super::control::{Launcher, abort, report};
 use super::engine::Engine;
 use super::graves::Graves;
 use super::identity::{Identity, barriers};
-use super::messages::{Mailbox, Rings};
+use super::messages::{Mailbox, Outboxes};
 use super::node::{self, Block};
 use super::peers::{Nodes, Peers};
 use super::pool::Pool;
@@ -341,7 +341,7 @@ fn assemble(
         parent: None,
         job: Arc::new(Job {
             stats: Stats::from_env(size),
-            rings: Rings::default(),
+            outboxes: Outboxes::default(),
             next_ticket: AtomicU64::new(0),
             next_team: AtomicU32::new(1),
             dividing: Mutex::default(),

@@ -292,13 +292,14 @@ impl Deferred {
 }
 
 impl Pump for Deferred {
-    fn pump(&self) {
+    fn pump(&self) -> bool {
         // Else another thread is in a meeting, which comes after this one.
         if let Ok(mut state) = self.core.engine.state.try_lock()
             && let Err(error) = self.core.engine.push_on(&mut state)
         {
             state.broken.get_or_insert(error);
         }
+        false
     }
 }
 

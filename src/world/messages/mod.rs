@@ -1,14 +1,14 @@
 //! Messages from one rank to another, by UCX's tag matching.
 //!
 //! A message's tag in UCX says that it is one of these (bit 62), whether it is a part of a
-//! collective (bit 61), whether its content goes through a [ring](ring) (bit 60), its team (15 bits), its sender in the team (17 bits) and the tag that the
+//! collective (bit 61), whether its content is in an [outbox](outbox) (bit 60), its team (15 bits), its sender in the team (17 bits) and the tag that the
 //! program gave it, or the number of the collective (28 bits). The last bytes of a program's message, the *label*, say what is in it;
 //! before them, in a job that looks for races, is the sender's clock.
 
+mod outbox;
 mod receive;
-mod ring;
 
-pub(super) use ring::Rings;
+pub(super) use outbox::Outboxes;
 
 use super::collective::{decode, encode};
 use super::request::{Pending, Request};
@@ -16,21 +16,21 @@ use super::{Core, Races, Team};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Message, Tags};
+use outbox::{Header, Outgoing, Sending};
 use receive::{Letter, Receive};
-use ring::{Header, Outgoing};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A message of this file. Tags of collectives and of answers do not have this bit.
 const MESSAGE: u64 = 1 << 62;
 /// One that is a part of a collective.
 const PART: u64 = 1 << 61;
-/// One whose content goes through its sender's ring.
-const IN_RING: u64 = 1 << 60;
+/// One whose content is in its sender's outbox.
+const OUTSIDE: u64 = 1 << 60;
 const TEAM_AT: u32 = 45;
 const SENDER_AT: u32 = 28;
 const SENDER: u64 = (1 << 17) - 1;
@@ -109,7 +109,7 @@ impl Envelope {
     fn of(tag: u64, bytes: &[u8], end: usize) -> Self {
         let content = &bytes[..bytes.len().saturating_sub(end)];
         let len = match decode::<Header>(content) {
-            Ok(header) if tag & IN_RING != 0 => usize::try_from(header.len).unwrap_or(usize::MAX),
+            Ok(header) if tag & OUTSIDE != 0 => usize::try_from(header.len).unwrap_or(usize::MAX),
             _ => content.len(),
         };
         Self::new(tag, len)
@@ -193,14 +193,15 @@ impl Team {
     }
 
     /// Starts to send `values`, of which a copy is made, so they may be used again at once. The
-    /// request is done when UCX has handed the message on, which for a large one may be when it
-    /// is received.
+    /// request is done when the message has been handed on, which for one of more than some MiB may
+    /// be when it is received.
     ///
     /// # Errors
     /// As [`Team::send`].
     pub fn isend<T: Element>(&self, to: usize, tag: u32, values: &[T]) -> Result<Request<'_, ()>> {
         let content = bytemuck::cast_slice(values);
-        self.core.post(to, tag, content, label_of_elements::<T>())
+        self.core
+            .start_to_send(to, tag, content, label_of_elements::<T>())
     }
 
     /// Sends any serde type; see [`Team::send`]. It is received as the same type: a `String` as a
@@ -293,12 +294,27 @@ impl Team {
         from: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<Request<'_, (Vec<T>, Envelope)>> {
+        self.irecv_vec(from, tag, Vec::new())
+    }
+
+    /// As [`Team::irecv`], in the memory of `buffer`, which comes back with the message's elements
+    /// and with their number as its length: new memory is slow at first. What is in it before does
+    /// not matter. It is lost with the request.
+    ///
+    /// # Errors
+    /// As [`Team::irecv`].
+    pub fn irecv_vec<T: Element>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tag>,
+        buffer: Vec<T>,
+    ) -> Result<Request<'_, (Vec<T>, Envelope)>> {
         let core = &self.core;
         let tags = core.tags(from.into(), tag.into())?;
         core.check()?;
         let receive = match core.to_self.take(tags) {
-            Some((tag, bytes)) => Receive::<T>::of(core, Letter::new(core, tag, bytes)?),
-            None => Receive::new(core, core.worker.expect(tags)?),
+            Some((tag, bytes)) => Receive::of(core, Letter::new(core, tag, bytes)?, buffer),
+            None => Receive::new(core, core.worker.expect(tags)?, buffer),
         };
         core.worker.progress()?;
         Ok(Request::waiting(core, receive))
@@ -407,24 +423,60 @@ impl Core {
         self.check()?;
         self.check_rank("send to", to)?;
         check_tag(tag)?;
-        let Some((header, mut outgoing)) = Outgoing::start(self, to, content) else {
+        let Ok((header, mut outgoing)) = Outgoing::start(self, to, content) else {
             return self.post(to, tag, content, label)?.wait();
         };
-        self.count(to, 1, content.len());
-        let mut bytes = encode(&header)?;
-        self.write_end(&mut bytes, label);
-        let tag = MESSAGE | IN_RING | self.from(self.rank) | u64::from(tag);
-        let header = self.send_to("send", to, tag, bytes)?;
+        let header = self.send_header(to, tag, &header, label)?;
         outgoing
             .wait(self)
             .map_err(|error| error.context(format!("send to rank {to}")).with_peer(to))?;
         header.wait()
     }
 
-    /// What is known of a message that has been seen. If its content goes through a ring it is taken
+    /// Starts to send; a copy of `content` is made.
+    fn start_to_send(
+        self: &Arc<Self>,
+        to: usize,
+        tag: u32,
+        content: &[u8],
+        label: [u8; LABEL],
+    ) -> Result<Request<'_, ()>> {
+        self.check()?;
+        self.check_rank("send to", to)?;
+        check_tag(tag)?;
+        let Ok((header, mut outgoing)) = Outgoing::start(self, to, content) else {
+            return self.post(to, tag, content, label);
+        };
+        let header = self.send_header(to, tag, &header, label)?;
+        if outgoing.step() {
+            return Ok(header);
+        }
+        // The rest goes on whenever this process waits, also if nobody waits for this.
+        let message = Arc::new(Mutex::new(outgoing.owned()));
+        self.worker.keep_pump(message.clone());
+        let core = self.clone();
+        Ok(Request::waiting(self, Sending { core, message }))
+    }
+
+    /// Says that a message is in the outbox.
+    fn send_header(
+        &self,
+        to: usize,
+        tag: u32,
+        header: &Header,
+        label: [u8; LABEL],
+    ) -> Result<Request<'_, ()>> {
+        self.count(to, 1, usize::try_from(header.len).unwrap_or(usize::MAX));
+        let mut bytes = encode(header)?;
+        self.write_end(&mut bytes, label);
+        let tag = MESSAGE | OUTSIDE | self.from(self.rank) | u64::from(tag);
+        self.send_to("send", to, tag, bytes)
+    }
+
+    /// What is known of a message that has been seen. If its content is in an outbox it is taken
     /// out of UCX's queue for that, into the mailbox, where receives look first.
     fn envelope_of(&self, tag: u64, len: usize) -> Result<Envelope> {
-        if tag & IN_RING == 0 {
+        if tag & OUTSIDE == 0 {
             return Ok(Envelope::new(tag, len.saturating_sub(self.end())));
         }
         let exactly = Tags {
@@ -530,7 +582,7 @@ impl Core {
         // What it is in any case.
         let mut tags = Tags {
             tag: MESSAGE | u64::from(self.team) << TEAM_AT,
-            mask: !(IN_RING | SENDER << SENDER_AT | TAG),
+            mask: !(OUTSIDE | SENDER << SENDER_AT | TAG),
         };
         if let Source::Rank(rank) = from {
             self.check_rank("receive from", rank)?;

@@ -1,7 +1,7 @@
 //! Messages that have been found, and those that are waited for in the background.
 
-use super::ring::{Header, Incoming};
-use super::{Envelope, IN_RING, LABEL, label_of_elements, values_of};
+use super::outbox::{Header, Incoming};
+use super::{Envelope, LABEL, OUTSIDE, label_of_elements, values_of};
 use crate::element::{self, Arriving, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Expected, Message, Pump};
@@ -21,8 +21,8 @@ pub(super) struct Letter {
 
 enum Content {
     Here(Vec<u8>),
-    /// What its sender's ring will bring.
-    InRing(Incoming),
+    /// What its sender's outbox will bring.
+    Outside(Incoming),
 }
 
 impl Letter {
@@ -33,17 +33,17 @@ impl Letter {
         let len = content.len().checked_sub(clock).ok_or_else(no_end)?;
         let (content, clock) = content.split_at(len);
         let clock = clock.to_vec();
-        let content = if tag & IN_RING == 0 {
+        let content = if tag & OUTSIDE == 0 {
             bytes.truncate(len);
             Content::Here(bytes)
         } else {
             let header: Header = decode(content)?;
             let from = Envelope::new(tag, 0).source;
-            Content::InRing(Incoming::start(core, from, &header)?)
+            Content::Outside(Incoming::start(core, from, header)?)
         };
         let len = match &content {
             Content::Here(bytes) => bytes.len(),
-            Content::InRing(incoming) => incoming.len(),
+            Content::Outside(incoming) => incoming.len(),
         };
         Ok(Self {
             envelope: Envelope::new(tag, len),
@@ -84,7 +84,7 @@ impl Letter {
     pub(super) fn into_values<T: Element>(self, core: &Core) -> Result<Vec<T>> {
         match self.content {
             Content::Here(bytes) => values_of(&bytes),
-            Content::InRing(mut incoming) => {
+            Content::Outside(mut incoming) => {
                 let mut values = Arriving::with_bytes(incoming.len());
                 incoming.wait(core, |at, bytes| values.write(at, bytes))?;
                 values.into_values()
@@ -108,7 +108,7 @@ impl Letter {
         }
         match (self.content, element::bits_mut(to)) {
             (Content::Here(bytes), Some(bits)) => element::write_bytes(bits, 0, &bytes),
-            (Content::InRing(mut incoming), Some(bits)) => {
+            (Content::Outside(mut incoming), Some(bits)) => {
                 incoming.wait(core, |at, bytes| element::write_bytes(bits, at, bytes))?;
             }
             (content, None) => {
@@ -122,7 +122,7 @@ impl Letter {
     pub(super) fn into_bytes(self, core: &Core) -> Result<Vec<u8>> {
         match self.content {
             Content::Here(bytes) => Ok(bytes),
-            Content::InRing(mut incoming) => {
+            Content::Outside(mut incoming) => {
                 let mut all = vec![0; incoming.len()];
                 incoming.wait(core, |at, bytes| element::write_bytes(&mut all, at, bytes))?;
                 Ok(all)
@@ -136,37 +136,57 @@ impl Letter {
 pub(super) struct Receive<T: Element> {
     core: Arc<Core>,
     stage: Mutex<Stage<T>>,
-    /// Its sender's clock, heard when the request is found to be done.
-    clock: Clock,
+    beside: Beside<T>,
 }
 
-type Clock = OnceLock<Vec<u8>>;
+/// What a message needs beside its place.
+struct Beside<T> {
+    /// Its sender's clock, heard when the request is found to be done.
+    clock: OnceLock<Vec<u8>>,
+    /// Where its values go, if they fit.
+    buffer: Mutex<Vec<T>>,
+}
+
+impl<T> Beside<T> {
+    fn new(buffer: Vec<T>) -> Self {
+        Self {
+            clock: OnceLock::new(),
+            buffer: Mutex::new(buffer),
+        }
+    }
+
+    fn take_buffer(&self) -> Vec<T> {
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut buffer)
+    }
+}
 
 enum Stage<T: Element> {
     Expected(Expected),
     UnderWay(u64, Message),
-    InRing(Envelope, Incoming, Arriving<T>),
+    Arriving(Envelope, Incoming, Arriving<T>),
     Complete(Result<(Vec<T>, Envelope)>),
     Taken,
 }
 
 impl<T: Element> Receive<T> {
-    pub(super) fn new(core: &Arc<Core>, expected: Expected) -> Arc<Self> {
-        Self::with(core, Stage::Expected(expected), Clock::default())
+    /// Its values go to `buffer`, if they fit.
+    pub(super) fn new(core: &Arc<Core>, expected: Expected, buffer: Vec<T>) -> Arc<Self> {
+        Self::with(core, Stage::Expected(expected), Beside::new(buffer))
     }
 
     /// Of a message that is there.
-    pub(super) fn of(core: &Arc<Core>, letter: Letter) -> Arc<Self> {
-        let clock = Clock::default();
-        let stage = Stage::of(core, Ok(letter), &clock);
-        Self::with(core, stage, clock)
+    pub(super) fn of(core: &Arc<Core>, letter: Letter, buffer: Vec<T>) -> Arc<Self> {
+        let beside = Beside::new(buffer);
+        let stage = Stage::of(core, Ok(letter), &beside);
+        Self::with(core, stage, beside)
     }
 
-    fn with(core: &Arc<Core>, stage: Stage<T>, clock: Clock) -> Arc<Self> {
+    fn with(core: &Arc<Core>, stage: Stage<T>, beside: Beside<T>) -> Arc<Self> {
         let this = Arc::new(Self {
             core: core.clone(),
             stage: Mutex::new(stage),
-            clock,
+            beside,
         });
         let pump: Arc<dyn Pump> = this.clone();
         core.worker.add_pump(Arc::downgrade(&pump));
@@ -175,7 +195,7 @@ impl<T: Element> Receive<T> {
 
     /// As [`Letter::hear`].
     fn hear(&self) {
-        if let (Some(races), Some(clock)) = (self.core.races(), self.clock.get()) {
+        if let (Some(races), Some(clock)) = (self.core.races(), self.beside.clock.get()) {
             races.hear_bytes(clock);
         }
     }
@@ -186,30 +206,37 @@ impl<T: Element> Receive<T> {
 }
 
 impl<T: Element> Stage<T> {
-    /// Keeps the sender's clock in `clock`.
-    fn of(core: &Core, mut letter: Result<Letter>, clock: &Clock) -> Self {
+    /// Keeps the sender's clock.
+    fn of(core: &Core, mut letter: Result<Letter>, beside: &Beside<T>) -> Self {
         if let Ok(letter) = &mut letter {
-            clock.get_or_init(|| std::mem::take(&mut letter.clock));
+            beside
+                .clock
+                .get_or_init(|| std::mem::take(&mut letter.clock));
         }
         let letter = letter.and_then(|letter| letter.check(label_of_elements::<T>()));
         match letter {
             Ok(Letter {
                 envelope,
-                content: Content::InRing(incoming),
+                content: Content::Outside(incoming),
                 ..
             }) => {
-                let values = Arriving::with_bytes(incoming.len());
-                Self::InRing(envelope, incoming, values)
+                let values = Arriving::in_buffer(beside.take_buffer(), incoming.len());
+                Self::Arriving(envelope, incoming, values)
             }
             letter => Self::Complete(letter.and_then(|letter| {
                 let envelope = letter.envelope;
-                Ok((letter.into_values(core)?, envelope))
+                let Content::Here(bytes) = letter.content else {
+                    return Ok((letter.into_values(core)?, envelope));
+                };
+                let mut values = Arriving::in_buffer(beside.take_buffer(), bytes.len());
+                values.write(0, &bytes);
+                Ok((values.into_values()?, envelope))
             })),
         }
     }
 
     /// Goes on as far as that is possible without waiting; whether it is complete.
-    fn advance(&mut self, core: &Core, clock: &Clock) -> Result<bool> {
+    fn advance(&mut self, core: &Core, beside: &Beside<T>) -> Result<bool> {
         loop {
             let next = match self {
                 Self::Expected(expected) => match expected.look()? {
@@ -221,9 +248,9 @@ impl<T: Element> Stage<T> {
                         return Ok(false);
                     }
                     let bytes = message.wait()?;
-                    Self::of(core, Letter::new(core, *tag, bytes), clock)
+                    Self::of(core, Letter::new(core, *tag, bytes), beside)
                 }
-                Self::InRing(envelope, incoming, values) => {
+                Self::Arriving(envelope, incoming, values) => {
                     if !incoming.step(|at, bytes| values.write(at, bytes)) {
                         return Ok(false);
                     }
@@ -236,17 +263,17 @@ impl<T: Element> Stage<T> {
         }
     }
 
-    fn wait(self, core: &Core, clock: &Clock) -> Result<(Vec<T>, Envelope)> {
+    fn wait(self, core: &Core, beside: &Beside<T>) -> Result<(Vec<T>, Envelope)> {
         match self {
             Self::Expected(expected) => {
                 let (tag, message) = expected.wait()?;
-                Self::UnderWay(tag, message).wait(core, clock)
+                Self::UnderWay(tag, message).wait(core, beside)
             }
             Self::UnderWay(tag, mut message) => {
                 let letter = Letter::new(core, tag, message.wait()?);
-                Self::of(core, letter, clock).wait(core, clock)
+                Self::of(core, letter, beside).wait(core, beside)
             }
-            Self::InRing(envelope, mut incoming, mut values) => {
+            Self::Arriving(envelope, mut incoming, mut values) => {
                 incoming.wait(core, |at, bytes| values.write(at, bytes))?;
                 Ok((values.into_values()?, envelope))
             }
@@ -260,13 +287,14 @@ impl<T: Element> Stage<T> {
 }
 
 impl<T: Element> Pump for Receive<T> {
-    fn pump(&self) {
+    fn pump(&self) -> bool {
         // Else its own thread is at it.
         if let Ok(mut stage) = self.stage.try_lock()
-            && let Err(error) = stage.advance(&self.core, &self.clock)
+            && let Err(error) = stage.advance(&self.core, &self.beside)
         {
             *stage = Stage::Complete(Err(error));
         }
+        false
     }
 }
 
@@ -279,7 +307,7 @@ impl<T: Element> fmt::Debug for Receive<T> {
 impl<T: Element> Pending<(Vec<T>, Envelope)> for Arc<Receive<T>> {
     fn is_done(&mut self) -> Result<bool> {
         self.core.worker.progress()?;
-        let done = self.stage().advance(&self.core, &self.clock)?;
+        let done = self.stage().advance(&self.core, &self.beside)?;
         if done {
             self.hear();
         }
@@ -288,7 +316,7 @@ impl<T: Element> Pending<(Vec<T>, Envelope)> for Arc<Receive<T>> {
 
     fn wait(self: Box<Self>) -> Result<(Vec<T>, Envelope)> {
         let stage = std::mem::replace(&mut *self.stage(), Stage::Taken);
-        let received = stage.wait(&self.core, &self.clock)?;
+        let received = stage.wait(&self.core, &self.beside)?;
         self.hear();
         Ok(received)
     }
