@@ -6,7 +6,7 @@
 #[path = "rigs/netns/rig.rs"]
 mod rig;
 
-use pgas::{Dist, GlobalArray, Op, World};
+use pgas::{Dist, GlobalArray, GlobalMutex, Op, Signals, Team, World};
 use rig::Rig;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -123,6 +123,17 @@ fn link_cut_during_a_get() {
 fn link_cut_during_a_barrier() {
     let text = cut_during("barrier");
     each_hears(&text, "rank 3 failed: host host3: no sign of life for 2s");
+}
+
+/// Whatever a rank waits in for one that is out of reach.
+#[test]
+#[ignore = "needs the rig"]
+fn link_cut_during_anything() {
+    let text = cut_during("anything");
+    for (call, _) in CALLS {
+        let words = format!("rank 0: {call} ended: PeerFailed, rank Some(3)");
+        assert!(text.contains(&words), "{call}: {text}");
+    }
 }
 
 /// The barrier of each rank but 3 has failed, for this reason.
@@ -277,6 +288,11 @@ fn worker() {
             "blocks" => work(world, &[&[0], &[1, 2], &[3]])?,
             "turns" => work(world, &[&[0], &[1, 3], &[2]])?,
             "bulk" => bulk(world)?,
+            "anything" => {
+                call_everything(world);
+                // Until the launcher ends it.
+                std::thread::sleep(Duration::from_secs(60));
+            }
             what => wait(world, what),
         }
         println!("worked through");
@@ -344,6 +360,98 @@ fn bulk(world: &World) -> pgas::Result<()> {
     world.barrier()
 }
 
+/// What ranks 0 and 3 have in common, which rank 3 does nothing with.
+struct Shared {
+    array: GlobalArray<u64>,
+    teams: [Team; 5],
+    signals: Signals,
+    mutex: GlobalMutex,
+}
+
+type Call = fn(&World, &Shared) -> pgas::Result<()>;
+/// Calls that rank 0 makes again and again until one fails.
+const CALLS: &[(&str, Call)] = &[
+    ("put", |_, shared| {
+        shared.array.put(399, 1)?;
+        shared.array.flush()
+    }),
+    ("fetch_add", |_, shared| {
+        shared.array.fetch_add(398, 1).map(drop)
+    }),
+    ("gather", |_, shared| {
+        shared.array.gather(&[301, 17, 399]).map(drop)
+    }),
+    ("scatter_with", |_, shared| {
+        shared.array.scatter_with(&[302, 397], &[1, 2], Op::Sum)
+    }),
+    ("get_range", |_, shared| {
+        shared.array.get_range(290..400).map(drop)
+    }),
+    ("wait_until", |_, shared| {
+        shared.array.wait_until(350, |&value| value == 1).map(drop)
+    }),
+    ("send", |world, _| world.send(3, 1, &vec![1_u64; 1 << 18])),
+    ("recv", |world, _| world.recv::<u8>(3, 2).map(drop)),
+    ("irecv", |world, _| {
+        world.irecv::<u8>(3, 3)?.wait().map(drop)
+    }),
+    ("signal", |_, shared| {
+        shared.signals.wait(0, |value| value > 0).map(drop)
+    }),
+    ("mutex", |_, shared| shared.mutex.lock()?.unlock()),
+    ("all_reduce", |_, shared| {
+        shared.teams[0].all_reduce_slice(&mut vec![1.5; 20_000], Op::Sum)
+    }),
+    ("broadcast", |_, shared| {
+        shared.teams[1].broadcast_slice(3, &mut vec![1.5; 200_000])
+    }),
+    ("ibarrier", |_, shared| shared.teams[2].ibarrier()?.wait()),
+    ("split", |_, shared| shared.teams[3].split(0, 0).map(drop)),
+    ("new", |_, shared| {
+        GlobalArray::<u8>::new(&shared.teams[4], 100).map(drop)
+    }),
+];
+
+/// All of these at once, each by a thread of rank 0.
+fn call_everything(world: &World) {
+    let team = || world.split(0, 0).unwrap();
+    let shared = Shared {
+        array: GlobalArray::new(world, 400).unwrap(),
+        teams: [team(), team(), team(), team(), team()],
+        signals: Signals::new(world, 1).unwrap(),
+        mutex: GlobalMutex::new(world).unwrap(),
+    };
+    if world.rank() == 3 {
+        std::mem::forget(shared.mutex.lock().unwrap());
+    }
+    world.barrier().unwrap();
+    println!("under way");
+    if world.rank() != 0 {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    std::thread::scope(|scope| {
+        for &(call, make) in CALLS {
+            let shared = &shared;
+            scope.spawn(move || {
+                let error = loop {
+                    if let Err(error) = make(world, shared) {
+                        break error;
+                    }
+                };
+                say_how(0, call, &error);
+            });
+        }
+    });
+}
+
+fn say_how(rank: usize, call: &str, error: &pgas::Error) {
+    println!(
+        "rank {rank}: {call} ended: {:?}, rank {:?}: {error}",
+        error.kind(),
+        error.peer()
+    );
+}
+
 /// Waits until something goes wrong, and says what; the job is ended then.
 fn wait(world: &World, what: &str) {
     let me = world.rank();
@@ -367,11 +475,7 @@ fn wait(world: &World, what: &str) {
         },
         _ => ("barrier", world.barrier().unwrap_err()),
     };
-    println!(
-        "rank {me}: {call} ended: {:?}, rank {:?}: {error}",
-        error.kind(),
-        error.peer()
-    );
+    say_how(me, call, &error);
     // Until the launcher ends it.
     std::thread::sleep(Duration::from_secs(60));
 }

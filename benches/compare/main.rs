@@ -45,7 +45,7 @@ struct Options {
     /// Rounds; the table shows their medians [default: 5, or 1 with --quick].
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only these parts: memory, batch, stencil, tcp, batch-tcp, barrier2, barrier4, whole, collectives2,
+    /// Only these parts: memory, batch, stencil, tcp, batch-tcp, barrier2, barrier4, barrier16, whole, collectives2,
     /// collectives8, collectives-tcp, prk, launch.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -127,6 +127,13 @@ const PARTS: &[Part] = &[
     Part {
         name: "barrier4",
         ranks: 4,
+        transport: Transport::SharedMemory,
+        sections: &["barrier"],
+        rivals: &["plain-c", "openshmem", "openmpi", "mpich"],
+    },
+    Part {
+        name: "barrier16",
+        ranks: 16,
         transport: Transport::SharedMemory,
         sections: &["barrier"],
         rivals: &["plain-c", "openshmem", "openmpi", "mpich"],

@@ -116,6 +116,7 @@ const ROWS: &[Row] = &[
     row("batch-tcp", "column_gets", "tcp: the same by 1000 gets", Time, Target::None),
     row("barrier2", "barrier", "barrier, 2 ranks", Time, Target::None),
     row("barrier4", "barrier", "barrier, 4 ranks on 2 cores", Time, Limit(2.0)),
+    row("barrier16", "barrier", "barrier, 16 ranks on 2 cores", Time, Target::None),
     row("whole", "sort", "sort_unstable of 2²⁴ u64, beside rayon's on 2 threads", Time, Limit(1.43)),
     row("whole", "load_npy", "read_npy of 128 MiB, beside reading its bytes", Time, Limit(1.2)),
     row("collectives2", "barrier", "barrier, 2 ranks", Time, Best(1.0)),
