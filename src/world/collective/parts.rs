@@ -274,7 +274,7 @@ impl Core {
 
     /// All ranks' `mine` on the root.
     #[track_caller]
-    fn gather_parts(
+    pub(super) fn gather_parts(
         &self,
         signature: &Signature,
         root: usize,
@@ -459,7 +459,11 @@ impl Core {
 
     /// What all ranks have for this one, by rank; rows of any lengths.
     #[track_caller]
-    fn exchange_rows(&self, signature: &Signature, rows: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn exchange_rows(
+        &self,
+        signature: &Signature,
+        rows: Vec<Vec<u8>>,
+    ) -> Result<Vec<Vec<u8>>> {
         let _turn = self.turn()?;
         let members = self.nodes.mine();
         let here: Vec<_> = members.iter().map(|&rank| rows[rank].clone()).collect();
