@@ -26,7 +26,7 @@ use super::peers::{Nodes, Peers};
 use super::pool::Pool;
 use super::progress::Service;
 use super::races::{Checks, Races};
-use super::room::{allows_posix, shm_text};
+use super::room::{allows_posix, check_files, shm_text};
 use super::stats::Stats;
 use super::turn::Turn;
 use super::{Core, Job, Team, World};
@@ -402,6 +402,8 @@ fn same_software(everybody: &[Identity]) -> Result<()> {
 }
 
 fn start_ucx(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> {
+    check_files()
+        .map_err(|text| Error::new(ErrorKind::Unsupported, format!("starting UCX: {text}")))?;
     let mut builder = Context::builder()
         .job(job)
         .rank(u32::try_from(rank).unwrap_or(u32::MAX));
