@@ -33,7 +33,7 @@ impl Team {
     /// The objects of all ranks combined by `f`, in rank order, on rank `root`, which alone gets
     /// them; None on others. As [`Team::all_reduce_obj`].
     ///
-    /// Collective.
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`Team::all_reduce_obj`], of
@@ -92,7 +92,7 @@ impl Team {
     /// Object `k` of `objects` to rank `k`, for all ranks: what comes back is the objects that all
     /// ranks have for this one, by rank.
     ///
-    /// Collective.
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] on all ranks if there is not one object for each rank, or
@@ -115,7 +115,7 @@ impl Team {
     /// Of what all ranks have for this one, which is object `k` of `objects` for rank `k`, the
     /// combination by `f`, in rank order.
     ///
-    /// Collective.
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// As [`Team::all_to_all_obj`]; [`ErrorKind::Mismatch`] on all ranks also for
