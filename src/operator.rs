@@ -2,7 +2,7 @@
 //! Always the same bits, whoever computes them.
 
 use crate::atomic::{AtomicBits, AtomicNumber, AtomicOp};
-use crate::element::Element;
+use crate::element::{Element, type_hash};
 
 /// An operator on numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +44,14 @@ impl<T: AtomicBits> Operator<T> for BitOp {}
 /// An operator of a reduction: [`Op`] on [numbers](Number), [`BitOp`] on integers and `bool`, or a
 /// function of two elements, which must be associative. It need not commute: functions are applied
 /// in rank order.
+///
+/// # Functions that differ
+/// All ranks must give the same function. If some give another it is a
+/// [`Mismatch`](crate::ErrorKind::Mismatch) on all ranks, as far as the functions' types differ in
+/// their names ([`type_name`](std::any::type_name)) or sizes. So what is not noticed is: two closures
+/// of one function's body whose captures are as large, one closure that has captured different values,
+/// two function pointers (`fn(T, T) -> T`), and one of some 15,000 pairs whose names have the same
+/// number. Ranks that run different programs have to give a function of a crate that both use.
 pub trait Combine<T>: sealed::Combining<T> {}
 
 impl<T: Number> Combine<T> for Op {}
@@ -93,7 +101,7 @@ pub(crate) mod sealed {
         }
         /// Whether the order of ranks does not matter to whoever asks for it.
         fn commutes(&self) -> bool;
-        /// Tells operators apart, for ranks that must have the same.
+        /// Tells operators apart, for ranks that must have the same. Below [`NUMBERS`](super::NUMBERS).
         fn number(&self) -> usize;
     }
 
@@ -106,6 +114,19 @@ pub(crate) mod sealed {
     }
 }
 use sealed::{Combining, Operation, Reduce};
+
+/// Operators' numbers are below this.
+pub(crate) const NUMBERS: usize = 1 << 14;
+/// Those of functions are not below this.
+const FUNCTIONS: usize = 1000;
+
+/// The number of functions of this type, from its name and its size: the same in all processes of
+/// one program.
+pub(crate) fn number_of_function<F>() -> usize {
+    let numbers = (NUMBERS - FUNCTIONS) as u64;
+    // Fits: it is below `NUMBERS`.
+    FUNCTIONS + usize::try_from(type_hash::<F>() % numbers).unwrap_or(0)
+}
 
 /// Whether `value` is smaller ([`Op::Min`]) or larger ([`Op::Max`]) than `best`, not as good. A NaN
 /// is better than anything but another.
@@ -159,7 +180,7 @@ impl<T, F: Fn(T, T) -> T> Combining<T> for F {
     }
 
     fn number(&self) -> usize {
-        1000
+        number_of_function::<F>()
     }
 }
 

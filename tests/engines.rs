@@ -228,14 +228,23 @@ fn open_mpi_4() -> Engine {
 }
 
 /// In the folder that `cargo xtask test` names.
-fn open_mpi_5() -> Engine {
+fn of_open_mpi_5(program: &str, options: &str) -> Engine {
     let folder =
         std::env::var_os("OPEN_MPI_5").expect("OPEN_MPI_5=FOLDER, as cargo xtask test sets it");
-    let mpirun = PathBuf::from(folder).join("bin/mpirun");
+    let program = PathBuf::from(folder).join("bin").join(program);
     Engine::new(&format!(
-        "{} --allow-run-as-root --oversubscribe",
-        mpirun.display()
+        "{} --allow-run-as-root {options}",
+        program.display()
     ))
+}
+
+fn open_mpi_5() -> Engine {
+    of_open_mpi_5("mpirun", "--oversubscribe")
+}
+
+/// What `mpirun` calls, by itself.
+fn prterun() -> Engine {
+    of_open_mpi_5("prterun", "--map-by :oversubscribe")
 }
 
 fn srun(rig: &Rig, options: &str) -> Engine {
@@ -321,6 +330,13 @@ fn under_open_mpi_4() {
 fn under_open_mpi_5() {
     check(&open_mpi_5(), [&[7], &[1], &[101], &[137]]);
     check_quitter(&open_mpi_5());
+}
+
+#[test]
+#[ignore = "needs Open MPI 5"]
+fn under_prterun() {
+    check(&prterun(), [&[7], &[1], &[101], &[137]]);
+    check_quitter(&prterun());
 }
 
 /// `-K` ends the job when a task fails; PMI-1's abort makes Slurm kill the others, by TERM or KILL, whose code is larger.

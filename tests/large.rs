@@ -1,5 +1,5 @@
 //! Sections that take many messages, elements as large as messages, and more bytes in one transfer
-//! than 31 bits count.
+//! or message than 31 bits count.
 
 #![expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
 
@@ -7,6 +7,7 @@ mod model;
 
 use model::{Case, Random, Suit, Value, everywhere, over_tcp, row_major};
 use ndarray::Array;
+use pgas::testing::Ranks;
 use pgas::{AtomicElement, Dist, ErrorKind, GlobalArray, Op, World, span};
 
 /// Read and written through strides in both directions.
@@ -216,4 +217,71 @@ fn a_transfer_of_over_2_gib() {
         view.close()?;
         array.close()
     });
+}
+
+/// In chunks, each with its number in it.
+const CHUNK: usize = 1 << 16;
+
+/// Calls `each` with every chunk and what shall be in it.
+fn chunks<C: AsRef<[u8]>>(all: impl Iterator<Item = C>, mut each: impl FnMut(C, &[u8])) {
+    let mut pattern: Vec<u8> = (0..251).cycle().take(CHUNK).collect();
+    for (number, chunk) in all.enumerate() {
+        pattern[..8].copy_from_slice(&number.to_le_bytes());
+        let len = chunk.as_ref().len();
+        each(chunk, &pattern[..len]);
+    }
+}
+
+/// A message of more bytes than 31 bits count, and a small one after it.
+fn a_message_of_over_2_gib(world: &World) -> pgas::Result<()> {
+    let len = (1 << 31) + 4096;
+    // Memory of arrays: the library looks whether there is so much. One as long as the message on
+    // each rank for the message, and one for the copies that a message is on its way.
+    let on_each = |len: usize| {
+        let plan = GlobalArray::<u8>::builder(world, 2 * len);
+        plan.dist([Dist::Irregular(vec![len, len])]).build()
+    };
+    let (mut buffer, copies) = match (on_each(len), on_each(len)) {
+        (Ok(buffer), Ok(copies)) => (buffer, copies),
+        (buffer, copies) => {
+            for error in [buffer.err(), copies.err()].into_iter().flatten() {
+                assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("wanted") && text.contains("free"), "{text}");
+            }
+            println!("not done: too little memory");
+            return Ok(());
+        }
+    };
+    copies.close()?;
+    let mut bytes = buffer.local()?;
+    match world.rank() {
+        0 => {
+            let all = bytes.chunks_mut(CHUNK);
+            chunks(all, |to, pattern| to.copy_from_slice(pattern));
+            world.send(1, 7, &bytes)?;
+            world.send(1, 7, &[1_u8, 2, 3])?;
+        }
+        _ => {
+            let envelope = world.recv_into(0, 7, &mut bytes)?;
+            assert_eq!((envelope.tag, envelope.bytes), (7, len));
+            let all = bytes.chunks(CHUNK);
+            chunks(all, |found, pattern| assert!(found == pattern));
+            let mut small = [0_u8; 3];
+            world.recv_into(0, 7, &mut small)?;
+            assert_eq!(small, [1, 2, 3]);
+        }
+    }
+    bytes.close()?;
+    buffer.close()
+}
+
+#[test]
+fn a_message_of_over_2_gib_on_this_machine() {
+    Ranks::new(2).run(a_message_of_over_2_gib);
+}
+
+#[test]
+fn a_message_of_over_2_gib_over_the_network() {
+    over_tcp(2).run(a_message_of_over_2_gib);
 }

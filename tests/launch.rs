@@ -57,6 +57,123 @@ fn ranks_64() {
     start_many(64, 256);
 }
 
+/// A launcher and ranks that have few descriptors from the start: they work, or the limit is named
+/// in one line of the launcher's, soon, and no process is left.
+#[test]
+fn few_descriptors_from_the_start() {
+    let good = Ok::<(), &str>(());
+    for transports in [None, Some("tcp,self")] {
+        for (limits, ranks, expected) in [
+            ("-Sn 64", 32, good),
+            ("-n 64", 4, good),
+            ("-n 64", 32, Err("the hard limit (ulimit -Hn) is 64")),
+            ("-Sn 24", 4, Err("its limit (ulimit -n) is 24")),
+            ("-Sn 16", 2, Err("its limit (ulimit -n) is 16")),
+        ] {
+            let case = format!("{transports:?}, {ranks} ranks, ulimit {limits}");
+            let mark = format!("{} {case}", std::process::id());
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", &format!("ulimit {limits} && exec \"$0\" \"$@\"")]);
+            command
+                .arg(std::env::current_exe().unwrap())
+                .args(FEW)
+                .env("FEW_MARK", &mark)
+                .env("FEW_RANKS", ranks.to_string())
+                .env("PGAS_TIMEOUT", "20");
+            if let Some(transports) = transports {
+                command.env("UCX_TLS", transports);
+            }
+            let started = Instant::now();
+            let output = command.output().unwrap();
+            let text =
+                String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            let took = started.elapsed();
+            assert!(took < Duration::from_secs(30), "{case}: {took:?}: {text}");
+            let lines: Vec<&str> = text
+                .lines()
+                .filter(|line| line.contains("ucxrun: "))
+                .collect();
+            match expected {
+                Ok(()) => {
+                    assert!(
+                        output.status.success() && lines.is_empty(),
+                        "{case}: {text}"
+                    );
+                    assert_eq!(
+                        text.matches("neighbours met").count(),
+                        ranks,
+                        "{case}: {text}"
+                    );
+                }
+                Err(words) => {
+                    assert_eq!(output.status.code(), Some(3), "{case}: {text}");
+                    assert!(
+                        lines.len() == 1 && lines[0].contains(words),
+                        "{case}: {text}"
+                    );
+                    // UCX has said nothing, and nobody has been killed by it.
+                    assert!(
+                        !text.contains("UCX ") && !text.contains("signal"),
+                        "{case}: {text}"
+                    );
+                }
+            }
+            let left = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+                let path = entry.ok()?.path();
+                let environment = std::fs::read(path.join("environ")).ok()?;
+                let text = String::from_utf8_lossy(&environment).into_owned();
+                text.contains(&mark).then_some(path)
+            });
+            let left: Vec<_> = left.collect();
+            assert!(left.is_empty(), "{case}: {left:?}");
+        }
+    }
+}
+
+const FEW: [&str; 5] = [
+    "few_descriptors_worker",
+    "--exact",
+    "--nocapture",
+    "--include-ignored",
+    "--test-threads=1",
+];
+
+/// What `ucxrun` does with its own limit and its ranks'.
+#[test]
+#[ignore = "started by few_descriptors_from_the_start"]
+fn few_descriptors_worker() {
+    if std::env::var_os("FEW_RANK").is_some() {
+        let done = World::run(|world| -> pgas::Result<()> {
+            neighbour(world)?;
+            println!("neighbours met");
+            Ok(())
+        });
+        std::process::exit(i32::from(done.is_err()));
+    }
+    let ranks: u32 = std::env::var("FEW_RANKS").unwrap().parse().unwrap();
+    let run = || {
+        let open_files = ucxrun::limits::raise(ranks)?;
+        ucxrun::Job::new(std::env::current_exe().unwrap())
+            .args(FEW)
+            .ranks(ranks)
+            .open_files(open_files)
+            .env("FEW_RANK", "1")
+            .timeout(Duration::from_secs(25))
+            .run()
+    };
+    match run() {
+        Ok(outcome) if outcome.success() => {}
+        Ok(outcome) => {
+            eprintln!("\nucxrun: {outcome}");
+            std::process::exit(3);
+        }
+        Err(error) => {
+            eprintln!("\nucxrun: {error}");
+            std::process::exit(3);
+        }
+    }
+}
+
 /// Descriptors of a rank do not grow with the ranks, as long as it speaks to few.
 #[test]
 fn descriptors_of_a_rank() {

@@ -7,8 +7,10 @@
 #![expect(unsafe_code, reason = "asserts that no rank uses a key any more")]
 
 use super::ask::Served;
+use super::numbers::Numbers;
 use super::pool::{Part, Pool};
 use crate::ucx::MemoryHandle;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +23,8 @@ pub(crate) struct Graves {
     /// Where peers' requests find the memory, as long as it is mapped.
     served: Option<Arc<Served>>,
     pool: Arc<Pool>,
+    /// Those of teams that nothing is left of may be used again.
+    numbers: Arc<Numbers>,
 }
 
 /// What an array leaves behind.
@@ -30,39 +34,63 @@ pub(crate) enum Grave {
     Memory(MemoryHandle),
     /// A part of the pool.
     Part(Part),
-    /// What a team leaves: all its memory, and the numbers under which some of it is served.
-    Team(Vec<MemoryHandle>, Vec<u64>),
+    /// What a team leaves.
+    Team(Remains),
 }
 
-/// What a rank tells that it has dropped: a number, and how many ranks have to tell it before
-/// nobody can use it any more.
-pub(crate) type News = Vec<(u64, u32)>;
+/// What a team leaves, and teams that were made of it.
+#[derive(Debug, Default)]
+pub(crate) struct Remains {
+    pub(super) memory: Vec<MemoryHandle>,
+    /// The numbers under which some of it is served.
+    pub(super) served: Vec<u64>,
+    /// The teams' own numbers.
+    pub(super) teams: Vec<u32>,
+    /// Messages that this rank has sent as one of them, less those it has received.
+    pub(super) open: i64,
+}
+
+/// What a rank tells that it has dropped.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Dropped {
+    id: u64,
+    /// How many ranks have to tell it before nobody can use it any more.
+    ranks: u32,
+    /// As in [`Remains`]; 0 for an array.
+    open: i64,
+}
+
+pub(crate) type News = Vec<Dropped>;
 
 #[derive(Debug, Default)]
 struct State {
     /// Dropped here, not yet told.
     untold: News,
     memory: HashMap<u64, Grave>,
-    /// How many ranks have told that they dropped it.
-    told: HashMap<u64, u32>,
+    /// How many ranks have told that they dropped it, and how many messages are open.
+    told: HashMap<u64, (u32, i64)>,
 }
 
 impl Graves {
-    pub(super) fn new(served: Option<Arc<Served>>, pool: Arc<Pool>) -> Self {
+    pub(super) fn new(served: Option<Arc<Served>>, pool: Arc<Pool>, numbers: Arc<Numbers>) -> Self {
         Self {
             state: Mutex::default(),
             served,
             pool,
+            numbers,
         }
     }
 
     /// Keeps the memory of `id`, which this rank has dropped, until so many ranks have.
     pub(crate) fn bury(&self, id: u64, ranks: usize, memory: Grave) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = match &memory {
+            Grave::Team(remains) => remains.open,
+            Grave::Memory(_) | Grave::Part(_) => 0,
+        };
         // No job has more ranks.
-        state
-            .untold
-            .push((id, u32::try_from(ranks).unwrap_or(u32::MAX)));
+        let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
+        state.untold.push(Dropped { id, ranks, open });
         state.memory.insert(id, memory);
     }
 
@@ -80,38 +108,51 @@ impl Graves {
     }
 
     /// What one rank has told, maybe this one.
-    pub(crate) fn hear(&self, news: &[(u64, u32)]) {
+    pub(crate) fn hear(&self, news: &[Dropped]) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for &(id, ranks) in news {
-            let told = state.told.entry(id).or_default();
+        for &Dropped { id, ranks, open } in news {
+            let (told, all_open) = state.told.entry(id).or_default();
             *told += 1;
-            if *told == ranks {
-                state.told.remove(&id);
-                if let Some(memory) = state.memory.remove(&id) {
-                    self.unmap(id, memory);
-                }
+            *all_open += open;
+            if *told < ranks {
+                continue;
             }
+            let all_received = *all_open == 0;
+            state.told.remove(&id);
+            let Some(memory) = state.memory.remove(&id) else {
+                continue;
+            };
+            if let Grave::Team(remains) = &memory
+                && all_received
+            {
+                self.numbers.free(&remains.teams);
+            }
+            self.unmap(id, memory);
         }
     }
 
     /// What is left of a team that goes: its arrays that not all ranks had dropped, and what its
     /// pool had.
-    pub(super) fn of_team(&self) -> (Vec<MemoryHandle>, Vec<u64>) {
+    pub(super) fn of_team(&self) -> Remains {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut handles = self.pool.take_all();
-        let mut served = Vec::new();
+        let mut remains = Remains {
+            memory: self.pool.take_all(),
+            ..Remains::default()
+        };
         for (id, grave) in state.memory.drain() {
-            served.push(id);
+            remains.served.push(id);
             match grave {
-                Grave::Memory(memory) => handles.push(memory),
+                Grave::Memory(memory) => remains.memory.push(memory),
                 Grave::Part(_) => {}
-                Grave::Team(memory, more) => {
-                    handles.extend(memory);
-                    served.extend(more);
+                Grave::Team(more) => {
+                    remains.memory.extend(more.memory);
+                    remains.served.extend(more.served);
+                    remains.teams.extend(more.teams);
+                    remains.open += more.open;
                 }
             }
         }
-        (handles, served)
+        remains
     }
 }
 
@@ -125,11 +166,11 @@ impl Graves {
         match grave {
             Grave::Memory(memory) => unmap(memory),
             Grave::Part(part) => self.pool.give_back(part),
-            Grave::Team(memory, ids) => {
+            Grave::Team(remains) => {
                 if let Some(served) = &self.served {
-                    ids.into_iter().for_each(|id| served.remove(id));
+                    remains.served.into_iter().for_each(|id| served.remove(id));
                 }
-                memory.into_iter().for_each(unmap);
+                remains.memory.into_iter().for_each(unmap);
             }
         }
     }

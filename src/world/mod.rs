@@ -12,6 +12,7 @@ mod graves;
 mod identity;
 mod messages;
 mod node;
+mod numbers;
 mod peers;
 mod pool;
 mod progress;
@@ -48,6 +49,7 @@ use ask::Served;
 use control::Launcher;
 use engine::Engine;
 use graves::Graves;
+use numbers::Numbers;
 use peers::Nodes;
 use pool::Pool;
 use progress::Service;
@@ -133,8 +135,8 @@ struct Job {
     outboxes: messages::Outboxes,
     /// Of the next request to an owner.
     next_ticket: AtomicU64,
-    /// A number that no team of this process has.
-    next_team: AtomicU32,
+    /// Of teams.
+    numbers: Arc<Numbers>,
     /// Held while a team is divided, so that new teams get different numbers.
     dividing: Mutex<()>,
 }
@@ -444,15 +446,19 @@ impl Drop for Core {
             return; // All is the parent process's.
         }
         // Its memory may still be used by its other ranks, until they have dropped it, too.
-        let (mut memory, served) = self.graves.of_team();
+        let mut remains = self.graves.of_team();
+        let memory = &mut remains.memory;
         memory.extend(self.engine.block_memory());
         memory.extend(self.stage.get().map(|stage| stage.memory().clone()));
+        remains.teams.push(self.team);
+        remains.open += self.engine.open_messages();
+        self.job
+            .numbers
+            .arrays_below(self.next_array.load(Ordering::Relaxed));
         // No array has this number, and no other team of that number the same first rank.
         let first = self.peers.world_rank(0) as u64;
         let id = u64::from(self.team) << 40 | 1 << 39 | first;
-        parent
-            .graves
-            .bury(id, self.size, Grave::Team(memory, served));
+        parent.graves.bury(id, self.size, Grave::Team(remains));
     }
 }
 

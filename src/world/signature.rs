@@ -1,6 +1,7 @@
 //! What a rank says of the collective it calls, so that a mismatch is found, not computed with.
 
 use crate::element::Element;
+use crate::operator::NUMBERS;
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -73,8 +74,12 @@ impl Call {
     }
 }
 
-/// In the detail of a scan: without the rank itself. Operators' numbers are below.
-pub(super) const EXCLUSIVE: u32 = 1 << 12;
+/// In the detail of what combines, from low bits to high: the operator's number, the root of a
+/// reduction (17 bits), and whether it is of objects. In an all-to-all there is the last only.
+const ROOT_AT: u32 = NUMBERS.trailing_zeros();
+const OBJECTS: u32 = 1 << 31;
+/// In the place of a root in a scan: without the rank itself.
+const EXCLUSIVE: u32 = 1 << ROOT_AT;
 
 /// One rank's description of its call; equal on all ranks of a correct program.
 ///
@@ -144,6 +149,33 @@ impl Signature {
         self.element = !crate::element::type_hash::<T>();
         self
     }
+
+    /// That of a call which combines or exchanges objects of type `T`, not elements.
+    pub(super) fn objects<T>(mut self) -> Self {
+        self.detail |= OBJECTS;
+        self.object::<T>()
+    }
+
+    /// That of a reduction to rank `root`. No job has 2^17 ranks.
+    pub(super) fn root(mut self, root: usize) -> Self {
+        self.detail |= u32::try_from(root).unwrap_or(0) << ROOT_AT;
+        self
+    }
+
+    /// That of a scan without the rank itself.
+    pub(super) fn exclusive(mut self) -> Self {
+        self.detail |= EXCLUSIVE;
+        self
+    }
+
+    /// What a call which combines or exchanges is given, for people.
+    fn what(&self) -> String {
+        match (self.call, self.detail & OBJECTS != 0) {
+            (Call::AllToAll | Call::ReduceScatter, true) => format!("{} objects", self.count),
+            (_, true) => "an object".into(),
+            (_, false) => format!("{} elements", self.count),
+        }
+    }
 }
 
 impl fmt::Display for Signature {
@@ -156,18 +188,23 @@ impl fmt::Display for Signature {
                 write!(f, "broadcast of an object from rank {}", self.detail)
             }
             Call::Broadcast => write!(f, "broadcast of {count} elements from rank {}", self.detail),
+            Call::AllGather if self.detail == 1 => write!(f, "all_gather of an object"),
             Call::AllGather => write!(f, "all_gather of {count} elements"),
-            Call::AllReduce => write!(f, "all_reduce of {count} elements"),
-            Call::Reduce => write!(f, "reduce to rank {}", self.detail >> 12),
-            Call::Scan if self.detail & EXCLUSIVE != 0 => {
-                write!(f, "exscan of {count} elements")
+            Call::AllReduce => write!(f, "all_reduce of {}", self.what()),
+            Call::Reduce => {
+                let root = (self.detail & !OBJECTS) >> ROOT_AT;
+                write!(f, "reduce of {} to rank {root}", self.what())
             }
-            Call::Scan => write!(f, "scan of {count} elements"),
+            Call::Scan if self.detail & EXCLUSIVE != 0 => write!(f, "exscan of {}", self.what()),
+            Call::Scan => write!(f, "scan of {}", self.what()),
             Call::Arg => write!(f, "arg_min or arg_max"),
             Call::Gather => write!(f, "gather to rank {}", self.detail),
             Call::Scatter => write!(f, "scatter from rank {}", self.detail),
+            Call::AllToAll if self.detail & OBJECTS != 0 => {
+                write!(f, "all_to_all of {}", self.what())
+            }
             Call::AllToAll => write!(f, "all_to_all"),
-            Call::ReduceScatter => write!(f, "reduce_scatter of {count} elements"),
+            Call::ReduceScatter => write!(f, "reduce_scatter of {}", self.what()),
             Call::Split => write!(f, "split into teams"),
             Call::Stage => write!(f, "making room for large collectives"),
             Call::Refused => write!(f, "something that was refused there"),

@@ -1,10 +1,11 @@
 //! `Team`: some of the ranks, numbered anew.
 
 use super::ask::Unsettled;
-use super::engine::Engine;
+use super::engine::{self, Engine};
 use super::graves::{Graves, News};
 use super::messages::Mailbox;
 use super::node::{self, Block};
+use super::numbers::{self, TEAMS};
 use super::peers::Nodes;
 use super::pool::Pool;
 use super::turn::Turn;
@@ -13,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{MemoryHandle, SerializedRemoteKey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock, PoisonError};
 
 /// Ranks that do things together: all of a [`World`](crate::World), which is a team, or some of
@@ -27,6 +28,13 @@ use std::sync::{Arc, OnceLock, PoisonError};
 /// the same order, or they wait for each other until the time limit. That holds for dividing teams
 /// from several threads, too: a rank divides one at a time.
 ///
+/// # How many teams
+/// A rank may be in 32,767 teams at a time, the world not counted. Teams that its ranks have dropped
+/// count until the ranks have told each other so, which they do when the team it was made of is divided
+/// again or gets a new array; and for ever if a message that was sent in the team has not been received,
+/// since that must not reach another team.
+///
+/// # Memory
 /// What a team had in memory is unmapped when all its ranks have dropped it, and its arrays, and
 /// the team that it was made of is divided again or gets a new array.
 pub struct Team {
@@ -39,12 +47,10 @@ struct Wish {
     color: Option<u64>,
     key: i64,
     next_team: u32,
+    next_array: u64,
     /// Teams and arrays it has dropped.
     news: News,
 }
-
-/// Most teams that a job makes.
-const TEAMS: u32 = 1 << 15;
 
 impl Team {
     pub(super) fn new(core: Arc<Core>) -> Self {
@@ -126,8 +132,8 @@ impl Team {
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] on all ranks if one has too little room for a team's meeting place;
-    /// [`ErrorKind::InvalidArgument`] for more than 65,535 teams in a job; else as
-    /// [`Team::barrier`].
+    /// [`ErrorKind::InvalidArgument`] on all ranks if no [number](Team#how-many-teams) is free; else
+    /// as [`Team::barrier`].
     #[track_caller]
     #[doc(alias = "MPI_Comm_split")]
     pub fn split(&self, color: usize, key: i64) -> Result<Self> {
@@ -193,7 +199,8 @@ impl Team {
         let wish = Wish {
             color,
             key,
-            next_team: core.job.next_team.load(Ordering::Relaxed),
+            next_team: core.job.numbers.next(),
+            next_array: core.job.numbers.next_array(),
             news: core.graves.news(),
         };
         let wishes: Vec<Wish> = core
@@ -202,14 +209,15 @@ impl Team {
         for wish in &wishes {
             core.graves.hear(&wish.news);
         }
-        let team = wishes.iter().map(|wish| wish.next_team).max().unwrap_or(1);
-        if team >= TEAMS {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("more than {} teams", TEAMS - 1),
-            ));
-        }
-        core.job.next_team.fetch_max(team + 1, Ordering::Relaxed);
+        let next = wishes.iter().map(|wish| wish.next_team).max().unwrap_or(1);
+        let (team, first_array) = if next < TEAMS {
+            core.job.numbers.given(next);
+            (next, 0)
+        } else {
+            // Arrays of this number's earlier teams had lower ones.
+            let first_array = wishes.iter().map(|wish| wish.next_array).max();
+            (core.free_number(&signature(3))?, first_array.unwrap_or(0))
+        };
 
         // Ranks here, in their new order.
         let mut members: Vec<usize> = match color {
@@ -282,8 +290,10 @@ impl Team {
         let (Some((rank, nodes)), block) = (nodes, block?) else {
             return Ok(None);
         };
+        core.job.numbers.take(team);
+        let number = (team, first_array);
         Ok(Some(Self::new(Arc::new(Core::team_of(
-            core, team, rank, &members, nodes, block,
+            core, number, rank, &members, nodes, block,
         )))))
     }
 
@@ -316,10 +326,25 @@ impl Team {
 }
 
 impl Core {
-    /// Some of the ranks as a team of their own.
+    /// A team's number that no rank uses. The caller has the [`turn`](Core::turn).
+    fn free_number(&self, signature: &Signature) -> Result<u32> {
+        let mine = self.job.numbers.used();
+        let combine = engine::Combine::Reduce(&numbers::add);
+        let found = self
+            .engine
+            .exchange(signature, &mine, &combine, numbers::lowest_free)?;
+        found.ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("split into teams: all {} numbers are in use", TEAMS - 1),
+            )
+        })
+    }
+
+    /// Some of the ranks as a team of their own, with this number and this one for its first array.
     fn team_of(
         self: &Arc<Self>,
-        team: u32,
+        (team, first_array): (u32, u64),
         rank: usize,
         members: &[usize],
         nodes: Nodes,
@@ -335,13 +360,13 @@ impl Core {
             team,
             parent: Some(self.clone()),
             job: self.job.clone(),
-            next_array: AtomicU64::new(0),
+            next_array: AtomicU64::new(first_array),
             next_part: AtomicU32::new(0),
             unsettled: Unsettled::default(),
             to_self: Mailbox::default(),
             turn: Turn::default(),
             races: self.races.clone(),
-            graves: Graves::new(self.served.clone(), pool.clone()),
+            graves: Graves::new(self.served.clone(), pool.clone(), self.job.numbers.clone()),
             pool,
             stage: OnceLock::new(),
             served: self.served.clone(),

@@ -57,6 +57,7 @@ pub(crate) fn all(team: &Team, len: usize) -> pgas::Result<()> {
         let who = if me == root { size - 1 } else { me };
         assert!((0..len).all(|k| last[k] == (k % (who + 2) == 0)));
         gather_and_scatter(team, root, len)?;
+        objects(team, root, len)?;
     }
     let gathered = team.all_gather_slice(&values(me, len))?;
     assert!(
@@ -157,5 +158,33 @@ fn all_to_all(team: &Team, len: usize) -> pgas::Result<()> {
     let got = team.all_to_all_ragged(&rows)?;
     let right: Ragged<u64> = (0..size).map(|from| row(from, me, len)).collect();
     assert_eq!(got, right);
+    Ok(())
+}
+
+/// Texts of `len` bytes and a word that says whose and for whom they are.
+fn text(from: usize, to: usize, len: usize) -> String {
+    format!("({from} {to} {})", "z".repeat(len))
+}
+
+/// What combines objects and gives one to each rank, with an operator that does not commute.
+pub(crate) fn objects(team: &Team, root: usize, len: usize) -> pgas::Result<()> {
+    let (me, size) = (team.rank(), team.size());
+    let join = |a: String, b: String| a + &b;
+    let of = |ranks: std::ops::Range<usize>, to: usize| -> String {
+        ranks.map(|rank| text(rank, to, len / (rank + 1))).collect()
+    };
+    let mine = text(me, root, len / (me + 1));
+    let all = of(0..size, root);
+    assert_eq!(team.all_reduce_obj(&mine, join)?, all);
+    let reduced = team.reduce_obj(root, &mine, join)?;
+    assert_eq!(reduced, (me == root).then_some(all));
+    assert_eq!(team.scan_obj(&mine, join)?, of(0..me + 1, root));
+    let before = (me > 0).then(|| of(0..me, root));
+    assert_eq!(team.exscan_obj(&mine, join)?, before);
+    let give: Vec<String> = (0..size).map(|to| text(me, to, len / (me + 1))).collect();
+    let got = team.all_to_all_obj(&give)?;
+    assert_eq!(got.concat(), of(0..size, me));
+    assert_eq!(got.len(), size);
+    assert_eq!(team.reduce_scatter_obj(&give, join)?, of(0..size, me));
     Ok(())
 }

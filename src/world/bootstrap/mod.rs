@@ -22,11 +22,12 @@ use super::graves::Graves;
 use super::identity::{Identity, barriers};
 use super::messages::{Mailbox, Outboxes};
 use super::node::{self, Block};
+use super::numbers::Numbers;
 use super::peers::{Nodes, Peers};
 use super::pool::Pool;
 use super::progress::Service;
 use super::races::{Checks, Races};
-use super::room::{allows_posix, shm_text};
+use super::room::{allows_posix, check_files, shm_text};
 use super::stats::Stats;
 use super::turn::Turn;
 use super::{Core, Job, Team, World};
@@ -334,6 +335,7 @@ fn assemble(
 
     let nodes = Arc::new(nodes);
     let pool = Arc::new(Pool::default());
+    let numbers = Arc::new(Numbers::default());
     let core = Core {
         rank,
         size,
@@ -343,7 +345,7 @@ fn assemble(
             stats: Stats::from_env(size),
             outboxes: Outboxes::default(),
             next_ticket: AtomicU64::new(0),
-            next_team: AtomicU32::new(1),
+            numbers: numbers.clone(),
             dividing: Mutex::default(),
         }),
         next_array: AtomicU64::new(0),
@@ -352,7 +354,7 @@ fn assemble(
         next_part: AtomicU32::new(0),
         unsettled: Unsettled::default(),
         to_self: Mailbox::default(),
-        graves: Graves::new(served.clone(), pool.clone()),
+        graves: Graves::new(served.clone(), pool.clone(), numbers),
         pool,
         stage: OnceLock::new(),
         served,
@@ -402,6 +404,8 @@ fn same_software(everybody: &[Identity]) -> Result<()> {
 }
 
 fn start_ucx(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> {
+    check_files()
+        .map_err(|text| Error::new(ErrorKind::Unsupported, format!("starting UCX: {text}")))?;
     let mut builder = Context::builder()
         .job(job)
         .rank(u32::try_from(rank).unwrap_or(u32::MAX));

@@ -1,6 +1,7 @@
 //! The collectives of a [`World`]: here those in which all ranks get the same, and what the
 //! others are made of.
 
+mod objects;
 mod parts;
 mod ragged;
 mod reduce;

@@ -21,7 +21,7 @@ use std::ops::Range;
 impl Team {
     /// Every rank's `values` on rank `root`, by rank; lengths may differ. None on other ranks.
     ///
-    /// Collective.
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`Team::barrier`].
@@ -35,7 +35,7 @@ impl Team {
 
     /// Every rank's `object` on rank `root`, by rank. None on other ranks.
     ///
-    /// Collective.
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// As [`Team::gather`]; [`ErrorKind::InvalidArgument`] if one cannot be encoded or decoded.
@@ -72,7 +72,7 @@ impl Team {
     /// This rank's row of what rank `root` gives: `rows` has one for each rank there, and is ignored
     /// elsewhere.
     ///
-    /// Collective.
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is no such root, and on all ranks if it gives no
@@ -112,7 +112,7 @@ impl Team {
     /// The `k`-th part of `values` to rank `k`, for all ranks: what comes back is the parts that all
     /// ranks have for this one, by rank. The parts are of equal length, which must agree.
     ///
-    /// Collective.
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] on all ranks if `values` cannot be divided; else as
@@ -166,7 +166,7 @@ impl Team {
     /// Row `k` of `rows` to rank `k`, for all ranks: what comes back has the rows that all ranks have
     /// for this one, by rank. Lengths may differ.
     ///
-    /// Collective.
+    /// Collective, and a [barrier](Team::barrier).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is not one row for each rank, after the other ranks
@@ -274,7 +274,7 @@ impl Core {
 
     /// All ranks' `mine` on the root.
     #[track_caller]
-    fn gather_parts(
+    pub(super) fn gather_parts(
         &self,
         signature: &Signature,
         root: usize,
@@ -459,7 +459,11 @@ impl Core {
 
     /// What all ranks have for this one, by rank; rows of any lengths.
     #[track_caller]
-    fn exchange_rows(&self, signature: &Signature, rows: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn exchange_rows(
+        &self,
+        signature: &Signature,
+        rows: Vec<Vec<u8>>,
+    ) -> Result<Vec<Vec<u8>>> {
         let _turn = self.turn()?;
         let members = self.nodes.mine();
         let here: Vec<_> = members.iter().map(|&rank| rows[rank].clone()).collect();

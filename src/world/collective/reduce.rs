@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::operator::{Combine, Number, Op, better};
 use crate::world::engine;
 use crate::world::messages::values_of;
-use crate::world::signature::EXCLUSIVE;
 use crate::world::stage::{Stage, Window};
 use crate::world::{Call, Core, Signature, Team};
 use std::ops::Range;
@@ -54,9 +53,7 @@ impl Team {
     ) -> Result<()> {
         let core = &self.core;
         let values = vectors.values();
-        let mut signature = signature::<T>(call, op, values.len());
-        // Operators are below 2^12, so is the rest the root's.
-        signature.detail |= u32::try_from(root.unwrap_or(0)).unwrap_or(0) << 12;
+        let signature = signature::<T>(call, op, values.len()).root(root.unwrap_or(0));
         if !op.commutes() && !core.nodes.are_in_order() {
             let all = self.first_ranks::<T>(&signature, values, self.size(), op)?;
             return all.map_or(Ok(()), |all| vectors.take(0, bytemuck::cast_slice(&all)));
@@ -191,8 +188,7 @@ impl Team {
     /// As [`Team::barrier`].
     #[track_caller]
     pub fn exscan_slice<T: Element>(&self, values: &mut [T], op: impl Combine<T>) -> Result<()> {
-        let mut signature = signature::<T>(Call::Scan, &op, values.len());
-        signature.detail |= EXCLUSIVE;
+        let signature = signature::<T>(Call::Scan, &op, values.len()).exclusive();
         self.scan_as(&signature, values, &op, false)
     }
 

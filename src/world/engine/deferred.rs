@@ -241,7 +241,9 @@ impl Engine {
             return Ok(None);
         };
         let leader = self.nodes.leader_of(node);
-        decode(&message.wait()?, LIMIT, leader).map(Some)
+        let bytes = message.wait()?;
+        self.has_received();
+        decode(&bytes, LIMIT, leader).map(Some)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::wait::{Limits, Patience};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,8 @@ pub(super) struct Engine {
     limits: Arc<Limits>,
     /// What leaders of other nodes were last seen in, by node, as far as they have told this one.
     heard: Mutex<HashMap<usize, String>>,
+    /// Messages under the team's tags that this rank has sent, less those it has received.
+    open: AtomicI64,
     state: Mutex<State>,
 }
 
@@ -154,6 +157,7 @@ impl Engine {
             races,
             limits,
             heard: Mutex::default(),
+            open: AtomicI64::new(0),
             state: Mutex::new(State {
                 sequence: 0,
                 broken: None,
@@ -165,6 +169,22 @@ impl Engine {
     /// The memory of the node's meeting block, on its leader.
     pub(super) fn block_memory(&self) -> Option<MemoryHandle> {
         self.block.as_ref().and_then(Block::memory)
+    }
+
+    /// A message is sent under the team's tags.
+    pub(super) fn sends(&self) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A message under the team's tags has been received.
+    pub(super) fn has_received(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many more messages this rank has sent than received. All ranks' numbers add up to the
+    /// messages that nobody has received, once nobody sends any more.
+    pub(super) fn open_messages(&self) -> i64 {
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Collective. Contributes `mine` and passes the combined bytes to `read`. Everything this
@@ -562,6 +582,7 @@ impl Engine {
         let bytes = ucxrun::codec::encode(message)
             .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))?;
         let endpoint = self.peers.for_messages(leader)?;
+        self.sends();
         self.peers
             .worker()
             .send(
@@ -598,6 +619,7 @@ impl Engine {
                 .with_peer(leader),
                 _ => error.context(format!("{signature}: message from rank {leader}")),
             })?;
+        self.has_received();
         decode(&bytes, limit, leader).map_err(|error| error.context(signature))
     }
 }

@@ -488,6 +488,7 @@ impl Core {
             return Ok(Envelope::new(tag, 0));
         };
         let bytes = header.wait()?;
+        self.has_received(tag);
         let envelope = Envelope::of(tag, &bytes, self.end());
         self.to_self.lock().push_back((tag, bytes));
         Ok(envelope)
@@ -495,6 +496,7 @@ impl Core {
 
     fn send_to(&self, what: &str, to: usize, tag: u64, bytes: Vec<u8>) -> Result<Request<'_, ()>> {
         let endpoint = self.peers.for_messages(to)?;
+        self.engine.sends();
         let message = self
             .worker
             .post_send(endpoint, tag, bytes)
@@ -574,7 +576,19 @@ impl Core {
             .wait_message(tags, usize::MAX, || self.to_self.take(tags))?;
         match found {
             Ok(letter) => Ok(letter),
-            Err((tag, mut message)) => Ok((tag, message.wait()?)),
+            Err((tag, mut message)) => {
+                let bytes = message.wait()?;
+                self.has_received(tag);
+                Ok((tag, bytes))
+            }
+        }
+    }
+
+    /// A message with this tag has been received, of this rank or another.
+    fn has_received(&self, tag: u64) {
+        // One to itself ends with the team, if it is not received.
+        if Envelope::new(tag, 0).source != self.rank {
+            self.engine.has_received();
         }
     }
 

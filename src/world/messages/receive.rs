@@ -248,6 +248,7 @@ impl<T: Element> Stage<T> {
                         return Ok(false);
                     }
                     let bytes = message.wait()?;
+                    core.has_received(*tag);
                     Self::of(core, Letter::new(core, *tag, bytes), beside)
                 }
                 Self::Arriving(envelope, incoming, values) => {
@@ -270,7 +271,9 @@ impl<T: Element> Stage<T> {
                 Self::UnderWay(tag, message).wait(core, beside)
             }
             Self::UnderWay(tag, mut message) => {
-                let letter = Letter::new(core, tag, message.wait()?);
+                let bytes = message.wait()?;
+                core.has_received(tag);
+                let letter = Letter::new(core, tag, bytes);
                 Self::of(core, letter, beside).wait(core, beside)
             }
             Self::Arriving(envelope, mut incoming, mut values) => {
