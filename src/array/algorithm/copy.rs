@@ -13,13 +13,14 @@ const BATCH: usize = 64 << 10;
 const SQUARE: usize = 32;
 
 impl<T: Element, const D: usize> GlobalArray<T, D> {
-    /// Refuses another shape than this one's, on all ranks alike.
+    /// Refuses another shape than this one's, and an array of other ranks, on all ranks alike.
     pub(super) fn same_shape<U: Element>(
         &self,
         call: &str,
         other: &GlobalArray<U, D>,
     ) -> Result<()> {
-        if self.shape() == other.shape() && self.window.core().size == other.window.core().size {
+        self.same_ranks(call, other)?;
+        if self.shape() == other.shape() {
             return Ok(());
         }
         Err(Error::new(
@@ -32,6 +33,42 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         ))
     }
 
+    /// Refuses an array of a team that has not the same ranks, in whatever order: a rank that is in
+    /// one team only has nothing to call with, and the others would wait for it.
+    pub(super) fn same_ranks<U: Element, const E: usize>(
+        &self,
+        call: &str,
+        other: &GlobalArray<U, E>,
+    ) -> Result<()> {
+        let (mut mine, mut others) = (self.world_ranks(), other.world_ranks());
+        mine.sort_unstable();
+        others.sort_unstable();
+        if mine == others {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "{call} of arrays of teams that have not the same ranks: {} and {} ranks",
+                mine.len(),
+                others.len()
+            ),
+        ))
+    }
+
+    /// Whether each process holds the same indices of both arrays, at the same places among them: a
+    /// rank is another process where teams number theirs differently.
+    fn has_parts_of<U: Element>(&self, other: &GlobalArray<U, D>) -> bool {
+        self.layout.has_parts_of(&other.layout) && self.world_ranks() == other.world_ranks()
+    }
+
+    /// The numbers in the world of its team's ranks, in their order.
+    fn world_ranks(&self) -> Vec<usize> {
+        let core = self.window.core();
+        let world_rank = |rank| core.peers().world_rank(rank);
+        (0..core.size).map(world_rank).collect()
+    }
+
     /// `other` distributed as this array; None if it is.
     #[track_caller]
     pub(super) fn other_like_this<U: Element>(
@@ -40,7 +77,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         other: &mut GlobalArray<U, D>,
     ) -> Result<Option<GlobalArray<U, D>>> {
         self.same_shape(call, other)?;
-        if self.layout.has_parts_of(&other.layout) {
+        if self.has_parts_of(other) {
             return Ok(None);
         }
         let core = self.window.core();
@@ -61,13 +98,13 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     }
 
     /// Every element becomes that of `other` at its index. The arrays have one shape and any
-    /// distributions.
+    /// distributions. Their teams have the same ranks, in any order.
     ///
     /// Collective, and a [barrier](crate::Team::barrier) at the beginning and the end.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] on all ranks if the shapes differ; else as
-    /// [`GlobalArray::local`] and [`GlobalArray::get_section`].
+    /// [`ErrorKind::InvalidArgument`] on all ranks that call if the shapes or the teams' ranks differ;
+    /// else as [`GlobalArray::local`] and [`GlobalArray::get_section`].
     #[track_caller]
     pub fn copy_from(&mut self, other: &mut Self) -> Result<()> {
         self.same_shape("copy_from", other)?;
@@ -77,7 +114,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// The same, of arrays known to have one shape. `other` is only read.
     #[track_caller]
     fn copy_elements(&mut self, other: &mut Self) -> Result<()> {
-        if self.layout.has_parts_of(&other.layout) {
+        if self.has_parts_of(other) {
             return self.in_place_with(other, |to, from| to.copy_from_slice(from));
         }
         let rank = self.rank();

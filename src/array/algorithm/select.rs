@@ -82,9 +82,11 @@ impl<T: Element> GlobalArray<T> {
     /// Collective.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] on all ranks if the lengths differ; else as [`GlobalArray::new`].
+    /// [`ErrorKind::InvalidArgument`] on all ranks that call if the lengths or the teams' ranks differ;
+    /// else as [`GlobalArray::new`].
     #[track_caller]
     pub fn select(&mut self, mask: &mut GlobalArray<bool>) -> Result<Self> {
+        self.same_shape("select", mask)?;
         if self.owned(self.rank()).ranges().is_none() {
             return self.redistribute([Dist::Block])?.select(mask);
         }
