@@ -1,11 +1,16 @@
 //! Algorithms on whole arrays that are of different teams, that have to be bounded in memory, or
 //! whose way is looked at.
 
-#![expect(clippy::cast_possible_wrap, reason = "test numbers are small")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "test numbers are small"
+)]
 
 mod model;
 
 use model::everywhere;
+use pgas::testing::Ranks;
 use pgas::{Dist, ErrorKind, GlobalArray, Team, World};
 
 /// Two teams of the same ranks, in other orders.
@@ -109,5 +114,70 @@ fn teams_of_other_ranks() {
             assert_eq!(b.sum()?, 45.0);
         }
         world.barrier()
+    });
+}
+
+/// The most memory that this process has had so far, in MiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+    kib.parse::<u64>().unwrap() / 1024
+}
+
+/// 32 MiB of counts, and elements that would be 16 pieces with counts of their own on each rank.
+#[test]
+fn a_histogram_of_many_bins_takes_them_once() {
+    const BINS: usize = 4 << 20;
+    for threads in ["1", "3"] {
+        let ranks = Ranks::new(2).env("PGAS_THREADS", threads);
+        ranks.run(|world| {
+            let mut a = GlobalArray::<u32>::from_fn(world, 1 << 20, |k| k as u32)?;
+            let before = peak();
+            let counts = a.histogram(BINS, |&k| Some(k as usize * 7919 % BINS))?;
+            let grown = peak() - before;
+            assert!(grown < 32 * 7, "{grown} MiB for 32 of counts");
+            assert_eq!(counts.iter().sum::<u64>(), 1 << 20);
+            assert_eq!(counts.iter().filter(|&&count| count == 1).count(), 1 << 20);
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn histograms_on_several_threads() {
+    let ranks = Ranks::new(2).env("PGAS_THREADS", "3");
+    ranks.run(|world| {
+        let mut a = GlobalArray::<u64>::from_fn(world, 300_000, |k| k as u64)?;
+        for bins in [1, 7, 1 << 16, (1 << 16) + 1, 100_000] {
+            let of = |k: u64| (!k.is_multiple_of(5)).then_some((k * k) as usize % bins);
+            let mut right = vec![0; bins];
+            (0..300_000).filter_map(of).for_each(|bin| right[bin] += 1);
+            assert_eq!(a.histogram(bins, |&k| of(k))?, right, "{bins}");
+            let error = a.histogram(bins, |&k| Some((k as usize).min(bins)));
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OutOfBounds);
+            let outside = (300_000_usize).saturating_sub(bins);
+            let text = format!("{outside} elements belong to no bin of {bins}");
+            assert_eq!(error.to_string(), text);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn too_many_bins_are_refused() {
+    everywhere(3, |world| {
+        let mut a = GlobalArray::<u64>::from_fn(world, 100, |k| k as u64)?;
+        for bins in [usize::MAX, usize::MAX / 8, 1 << 60] {
+            let error = a.histogram(bins, |_| None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+        }
+        // On one rank only.
+        let bins = if world.rank() == 1 { usize::MAX } else { 5 };
+        let error = a.histogram(bins, |_| None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+        assert_eq!(a.histogram(2, |x| Some((x % 2) as usize))?, [50, 50]);
+        Ok(())
     });
 }

@@ -110,7 +110,7 @@ fn failed(doing: &str, path: &Path, error: &io::Error) -> Error {
 
 /// All ranks learn whether all have come so far: the first failure is everybody's.
 #[track_caller]
-fn agree<R>(team: &Team, mine: Result<R>) -> Result<R> {
+pub(super) fn agree<R>(team: &Team, mine: Result<R>) -> Result<R> {
     let said = mine
         .as_ref()
         .err()
@@ -129,11 +129,12 @@ fn agree<R>(team: &Team, mine: Result<R>) -> Result<R> {
     }
 }
 
-/// The kinds that failures of files have, so that they travel.
-const KINDS: [ErrorKind; 3] = [
+/// The kinds that failures of one rank have, so that they travel.
+const KINDS: [ErrorKind; 4] = [
     ErrorKind::Io,
     ErrorKind::InvalidValue,
     ErrorKind::InvalidArgument,
+    ErrorKind::NoRoom,
 ];
 
 fn number(kind: ErrorKind) -> usize {
