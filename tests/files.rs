@@ -340,6 +340,18 @@ fn what_fails_on_one_rank_fails_on_all() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         let error = GlobalArray::<u64, 2>::restore(world, &path).unwrap_err();
         assert!(error.to_string().contains("1 dimensions, not 2"), "{error}");
+        // Offsets beyond any file, and beyond what can be counted.
+        for offset in [1 << 40, i64::MAX as u64, u64::MAX - 8000, u64::MAX] {
+            for mut array in [
+                GlobalArray::<u64>::new(world, 1000)?,
+                GlobalArray::<u64>::builder(world, 1000)
+                    .dist([Dist::Cyclic])
+                    .build()?,
+                GlobalArray::<u64>::new(world, 0)?,
+            ] {
+                refused(array.load_raw(&path, offset).unwrap_err(), "cut short");
+            }
+        }
         // Nothing of all that is left of the array.
         assert!(array.get_range(0..1000)?.into_iter().eq(0..1000));
         only_file(&path);

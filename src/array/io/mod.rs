@@ -375,16 +375,22 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             Ok((file, len))
         });
         let file = file.map_err(|error| failed("reading", path, &error));
-        let wanted = at + self.len() as u64 * size_of::<T>() as u64;
-        let file = file.and_then(|(file, len)| match len < wanted {
-            false => Ok(file),
-            true => Err(Error::new(
+        // More than can be counted is more than any file has.
+        let bytes = (self.len() as u64).checked_mul(size_of::<T>() as u64);
+        let wanted = bytes.and_then(|bytes| at.checked_add(bytes));
+        let file = file.and_then(|(file, len)| {
+            if wanted.is_some_and(|wanted| wanted <= len) {
+                return Ok(file);
+            }
+            Err(Error::new(
                 ErrorKind::Io,
                 format!(
-                    "{} has {len} bytes, not {wanted}: it is cut short",
-                    path.display()
+                    "{} has {len} bytes, not {} elements of {} bytes from byte {at} on: it is cut short",
+                    path.display(),
+                    self.len(),
+                    size_of::<T>()
                 ),
-            )),
+            ))
         });
         let file = agree(&team, file)?;
         let mut view = self.local()?;
