@@ -126,6 +126,72 @@ fn any_distribution_and_type() {
     folder.ranks(4).env("UCX_TLS", "tcp,self").run(body);
 }
 
+/// Those that numpy writes, and some that it does not: `|` is for elements of one byte.
+#[test]
+fn orders_of_bytes() {
+    let folder = Folder::new("orders");
+    let write = |name: &str, descr: &str, bytes: &[u8]| {
+        let mut text =
+            format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,), }}").into_bytes();
+        text.resize(117, b' ');
+        text.push(b'\n');
+        let head = [b"\x93NUMPY\x01\x00\x76\x00", &text[..], bytes].concat();
+        std::fs::write(folder.file(name), head).unwrap();
+    };
+    if folder.1 {
+        for (name, order) in [("less", '<'), ("native", '=')] {
+            write(name, &format!("{order}f8"), bytes_of(1.5));
+            write(&format!("{name}-u1"), &format!("{order}u1"), &[3, 4]);
+        }
+        write(
+            "more",
+            ">f8",
+            bytes_of(f64::from_be_bytes(1.5_f64.to_ne_bytes())),
+        );
+        write("more-u1", ">u1", &[3, 4]);
+        write("none-u1", "|u1", &[3, 4]);
+        for (name, descr) in WRONG {
+            write(name, descr, bytes_of(1.5));
+        }
+    }
+    folder.ranks(2).run(|world| {
+        for name in ["less", "more", "native"] {
+            let array = GlobalArray::<f64>::load_npy(world, folder.file(name))?;
+            assert_eq!(array.get_range(0..2)?, [1.5, 1.5], "{name}");
+        }
+        for name in ["less-u1", "more-u1", "native-u1", "none-u1"] {
+            let array = GlobalArray::<u8>::load_npy(world, folder.file(name))?;
+            assert_eq!(array.get_range(0..2)?, [3, 4], "{name}");
+        }
+        for (name, descr) in WRONG {
+            let error = GlobalArray::<f64>::load_npy(world, folder.file(name)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("{descr:?}")), "{text}");
+            assert_eq!(
+                text.contains("order of bytes"),
+                descr.len() == 3 && descr.ends_with("f8"),
+                "{text}"
+            );
+        }
+        world.barrier()
+    });
+}
+
+/// Types that are none, or others.
+const WRONG: [(&str, &str); 6] = [
+    ("x", "xf8"),
+    ("none", "|f8"),
+    ("space", " f8"),
+    ("without", "f8"),
+    ("nothing", ""),
+    ("text", "|S8"),
+];
+
+fn bytes_of(value: f64) -> &'static [u8] {
+    Box::leak([value.to_ne_bytes(); 2].concat().into_boxed_slice())
+}
+
 /// Three files by numpy, three for it.
 #[test]
 fn numpy_reads_and_writes_the_same() {
