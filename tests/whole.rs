@@ -181,3 +181,40 @@ fn too_many_bins_are_refused() {
         Ok(())
     });
 }
+
+/// Several pieces on several threads: the first of equal ones, in the order of indices.
+#[test]
+fn places_of_the_least_and_the_greatest() {
+    for threads in ["1", "3"] {
+        let ranks = Ranks::new(2).env("PGAS_THREADS", threads);
+        ranks.run(|world| {
+            let value = |k: usize| (k * 7919 % 70_001) as f64;
+            for (len, dist) in [(200_000, Dist::Block), (150_000, Dist::Cyclic)] {
+                let mut a = GlobalArray::<f64>::builder(world, len)
+                    .dist([dist])
+                    .from_fn(value)?;
+                let place = |best: f64| (0..len).position(|k| value(k) == best).unwrap();
+                assert_eq!(a.arg_min()?, Some(([place(0.0)], 0.0)));
+                assert_eq!(a.arg_max()?, Some(([place(70_000.0)], 70_000.0)));
+                let mut mask = a.map(|x| x % 3.0 == 0.0)?;
+                let kept = a.select(&mut mask)?;
+                let right = (0..len).map(value).filter(|x| x % 3.0 == 0.0);
+                assert!(kept.get_range(0..kept.len())?.into_iter().eq(right));
+                if world.rank() == 1 {
+                    a.put(len - 5, f64::NAN)?;
+                    a.put(len - 2, f64::NAN)?;
+                }
+                world.barrier()?;
+                assert_eq!(a.arg_min()?.map(|found| found.0), Some([len - 5]));
+                assert_eq!(a.arg_max()?.map(|found| found.0), Some([len - 5]));
+            }
+            let mut plane = GlobalArray::<f64, 2>::builder(world, [400, 300])
+                .halo([1, 1])
+                .from_fn(|[i, j]| value(i * 300 + j))?;
+            let place = (0..120_000).position(|k| value(k) == 70_000.0).unwrap();
+            let found = plane.arg_max()?;
+            assert_eq!(found, Some(([place / 300, place % 300], 70_000.0)));
+            Ok(())
+        });
+    }
+}

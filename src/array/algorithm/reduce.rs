@@ -236,17 +236,28 @@ impl<T: Number, const D: usize> GlobalArray<T, D> {
 
     #[track_caller]
     fn arg(&mut self, op: Op) -> Result<Option<([usize; D], T)>> {
+        let threads = threads::of_this_rank()?;
         let (team, layout) = (self.team(), self.layout.clone());
         let view = self.read()?;
         // Memory is in row-major order of the indices that this rank holds.
-        let values = rows(&layout, team.rank(), &view, false);
+        let mine = rows(&layout, team.rank(), &view, false);
+        let pieces = threads.pieces(&mine, |piece| (best_of(op, piece), piece.len()));
         let mut best: Option<(T, usize)> = None;
-        for (place, &value) in values.into_iter().flatten().enumerate() {
-            if best.is_none_or(|(best, _)| better(op, value, best)) {
-                best = Some((value, place));
+        let mut passed = 0;
+        for (found, len) in pieces {
+            if let Some((value, place)) = found
+                && best.is_none_or(|(best, _)| better(op, value, best))
+            {
+                best = Some((value, passed + place));
             }
+            passed += len;
         }
-        let index = |(_, place): (T, usize)| view.owned().iter().nth(place).unwrap_or([0; D]);
+        let index = |(_, place): (T, usize)| {
+            layout.global(
+                team.rank(),
+                index_at(place, layout.owned_shape(team.rank())),
+            )
+        };
         let index: Option<[usize; D]> = best.map(index);
         let value = best.map(|(value, _)| value);
         let values = team.all_gather_ragged(value.as_slice())?;
@@ -265,6 +276,17 @@ impl<T: Number, const D: usize> GlobalArray<T, D> {
         }
         Ok(best)
     }
+}
+
+/// The first of the best values, and its place.
+fn best_of<T: Number>(op: Op, values: &[T]) -> Option<(T, usize)> {
+    let mut best: Option<(T, usize)> = None;
+    for (place, &value) in values.iter().enumerate() {
+        if best.is_none_or(|(best, _)| better(op, value, best)) {
+            best = Some((value, place));
+        }
+    }
+    best
 }
 
 #[cfg(test)]

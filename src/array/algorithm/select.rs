@@ -151,17 +151,18 @@ impl<T: Element> GlobalArray<T> {
         }
         let mut moved = self.other_like_this("select", mask)?;
         let mask = moved.as_mut().unwrap_or(mask);
+        let threads = threads::of_this_rank()?;
         let (team, layout, mask_layout) = (self.team(), self.layout.clone(), mask.layout.clone());
         let view = self.read()?;
         let mask = mask.read()?;
-        let values = rows(&layout, team.rank(), &view, false)
-            .into_iter()
-            .flatten();
-        let keep = rows(&mask_layout, team.rank(), &mask, false)
-            .into_iter()
-            .flatten();
-        let kept = values.zip(keep).filter(|(_, keep)| **keep);
-        let kept: Vec<T> = kept.map(|(value, _)| *value).collect();
+        let values = rows(&layout, team.rank(), &view, false);
+        let keep = rows(&mask_layout, team.rank(), &mask, false);
+        let kept = threads.pair_pieces(&values, &keep, |values, keep| -> Vec<T> {
+            let pairs = values.iter().zip(keep);
+            let kept = pairs.filter(|(_, keep)| **keep);
+            kept.map(|(value, _)| *value).collect()
+        });
+        let kept: Vec<T> = kept.concat();
         mask.close()?;
         view.close()?;
         Self::from_local(&team, &kept)
