@@ -9,46 +9,12 @@
 
 mod model;
 
+use model::folder::{FOLDER, Folder, only_file};
 use model::{Case, Random, Value, indices};
-use pgas::testing::Ranks;
 use pgas::{Dist, ErrorKind, GlobalArray, Order, Transfer, World};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A folder of its own for a test, the same for all its ranks, removed by the process that made it.
-struct Folder(PathBuf, bool);
-
-/// Tells the ranks where the test's own process made it.
-const FOLDER: &str = "FILES_TEST_FOLDER";
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        if let Some(path) = std::env::var_os(FOLDER) {
-            return Self(path.into(), false);
-        }
-        let path = std::env::temp_dir().join(format!("pgas-files-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path, true)
-    }
-
-    fn ranks(&self, ranks: usize) -> Ranks {
-        Ranks::new(ranks).env(FOLDER, &self.0)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if self.1 {
-            std::fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
-}
 
 fn python(script: &str) -> String {
     let output = Command::new("/usr/bin/python3")
@@ -58,17 +24,6 @@ fn python(script: &str) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn only_file(path: &Path) {
-    let folder = std::fs::read_dir(path.parent().unwrap()).unwrap();
-    let names: Vec<_> = folder.map(|entry| entry.unwrap().file_name()).collect();
-    assert!(
-        names
-            .iter()
-            .all(|name| !name.to_string_lossy().contains(".part")),
-        "{names:?}"
-    );
 }
 
 fn same<T: Value, const D: usize>(

@@ -9,7 +9,8 @@
 
 mod model;
 
-use model::everywhere;
+use model::folder::Folder;
+use model::{everywhere, indices};
 use pgas::testing::Ranks;
 use pgas::{Dist, ErrorKind, GlobalArray, Team, World};
 
@@ -217,4 +218,46 @@ fn places_of_the_least_and_the_greatest() {
             Ok(())
         });
     }
+}
+
+/// Two million elements of one byte on each rank, whose indices would be 48 MiB.
+#[test]
+fn elements_are_moved_in_bounded_pieces() {
+    let folder = Folder::new("bounded");
+    let body = |world: &World| {
+        let shape = [128, 256, 256];
+        let value = |[i, j, k]: [usize; 3]| (i * 7 + j * 3 + k) as u8;
+        let path = folder.file("array");
+        let before = peak();
+        let mut grid = GlobalArray::<u8, 3>::builder(world, shape)
+            .grid([2, 2, 1])
+            .from_fn(value)?;
+        let mut rows = grid.redistribute([Dist::Block, Dist::Whole, Dist::Whole])?;
+        let mut odd = grid.redistribute([Dist::Whole, Dist::Cyclic, Dist::BlockCyclic(3)])?;
+        rows.fill(0)?;
+        rows.copy_from(&mut odd)?;
+        grid.fill(1)?;
+        grid.copy_from(&mut rows)?;
+        grid.checkpoint(&path)?;
+        odd.fill(2)?;
+        odd.read_checkpoint(&path)?;
+        let grown = peak() - before;
+        // All three arrays are mapped: 24 MiB.
+        assert!(grown < 24 + 20, "{grown} MiB");
+        let sum = |array: &mut GlobalArray<u8, 3>| array.map(u64::from)?.sum();
+        let right: u64 = indices(shape)
+            .into_iter()
+            .map(|at| u64::from(value(at)))
+            .sum();
+        assert_eq!((sum(&mut grid)?, sum(&mut odd)?), (right, right));
+        for array in [&grid, &odd, &rows] {
+            let some: Vec<[usize; 3]> = (0..1000)
+                .map(|k| [k * 31 % 128, k * 17 % 256, k * 101 % 256])
+                .collect();
+            let values = array.gather(&some)?;
+            assert!(values.into_iter().eq(some.into_iter().map(value)));
+        }
+        world.barrier()
+    };
+    folder.ranks(4).run(body);
 }

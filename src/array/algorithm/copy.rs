@@ -1,14 +1,15 @@
 //! Elements on their way to where another distribution, or another order, wants them.
 
-use crate::array::rows::rows_mut;
+use crate::array::races::Access;
 use crate::array::{GlobalArray, LocalView};
 use crate::dist::{Dist, Slice};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use ndarray::{Array, ArrayView2, ArrayViewMut2, Dim, Dimension, IntoDimension, Ix};
+use std::panic::Location;
 
-/// Elements that are gathered at a time where they lie in no ranges.
-const BATCH: usize = 64 << 10;
+/// Bytes of elements that are moved at a time.
+const PIECE: usize = 8 << 20;
 /// Edge of the squares in which a matrix is transposed: two of them fit a first-level cache.
 const SQUARE: usize = 32;
 
@@ -117,24 +118,32 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         if self.has_parts_of(other) {
             return self.in_place_with(other, |to, from| to.copy_from_slice(from));
         }
-        let rank = self.rank();
-        let layout = self.layout.clone();
-        let owned: Vec<[usize; D]> = self.owned(rank).iter().collect();
+        let site = Location::caller();
+        let (rank, layout) = (self.rank(), self.layout.clone());
         // A barrier: what was written to `other` is in its place.
         let mut to = self.local()?;
-        let mut next = owned.chunks(BATCH);
-        let mut values = Vec::new().into_iter();
-        for row in rows_mut(&layout, rank, &mut to, false) {
-            for element in row {
-                *element = loop {
-                    if let Some(value) = values.next() {
-                        break value;
-                    }
-                    let Some(batch) = next.next() else {
-                        unreachable!("one value for each element");
-                    };
-                    values = other.gather(batch)?.into_iter();
-                };
+        other.mode.check_open("copy_from")?;
+        let most = (PIECE / size_of::<T>()).max(1);
+        for slices in layout.boxes(rank, most) {
+            other.note_section(Access::read("copy_from", site), slices)?;
+            let Some(patch) = layout.patches(slices).next() else {
+                continue;
+            };
+            let mut rows = patch.rows();
+            if let (Some(row), None) = (rows.next(), rows.next())
+                && row.is_dense()
+            {
+                other.load_section_into(slices, &mut to[row.offset..][..row.count])?;
+                continue;
+            }
+            let values = other.load_section(slices)?;
+            for row in patch.rows() {
+                if row.is_dense() {
+                    let from = &values[row.at..][..row.count];
+                    to[row.offset..][..row.count].copy_from_slice(from);
+                } else {
+                    (0..row.count).for_each(|k| to[row.offset_of(k)] = values[row.at_of(k)]);
+                }
             }
         }
         // Nobody writes to `other` before all have read it.

@@ -2,7 +2,6 @@
 
 use crate::array::rows::rows;
 use crate::array::{GlobalArray, ReadView, index_at};
-use crate::dist::Slice;
 use crate::element::Element;
 use crate::error::Result;
 use crate::operator::{Combine, Number, Op, better};
@@ -159,23 +158,16 @@ impl<O> Tree<'_, O> {
 
 impl<T: Element, const D: usize> ReadView<'_, T, D> {
     /// Elements by their place in row-major order. One-sided.
-    pub(super) fn flat_range(&self, range: Range<usize>) -> Result<Vec<T>> {
-        let shape = self.array.shape();
-        if D == 1 {
-            let slice = Slice {
-                start: range.start,
-                step: 1,
-                count: range.len(),
-            };
-            return self.array.load_section([slice; D]);
-        }
-        let mut all = Vec::with_capacity(range.len());
-        let mut at = range.start;
-        while at < range.end {
-            let to = range.end.min(at + 16 * BLOCK);
-            let indices: Vec<_> = (at..to).map(|flat| index_at(flat, shape)).collect();
-            all.extend(self.array.gather_anyway(&indices)?);
-            at = to;
+    pub(in crate::array) fn flat_range(&self, range: Range<usize>) -> Result<Vec<T>> {
+        let len = range.len();
+        let mut boxes = self.array.layout.boxes_of_range(range);
+        let Some(first) = boxes.next() else {
+            return Ok(Vec::new());
+        };
+        let mut all = self.array.load_section(first)?;
+        all.reserve_exact(len - all.len());
+        for slices in boxes {
+            all.extend(self.array.load_section(slices)?);
         }
         Ok(all)
     }

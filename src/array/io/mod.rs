@@ -15,8 +15,8 @@ pub use npy::Numpy;
 #[cfg(feature = "zarr")]
 pub use zarr::Zarr;
 
-use super::{GlobalArray, index_at};
-use crate::dist::Slice;
+use super::GlobalArray;
+use super::races::Access;
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::Team;
@@ -25,13 +25,12 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Most bytes of one read or write.
 const PIECE: usize = 8 << 20;
-/// Elements that are scattered at a time.
-const BATCH: usize = 64 << 10;
 
 /// In which order a file has the elements of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -403,30 +402,22 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Writes elements to where they belong: `values` are those from place `start` on in C order.
     /// Collective.
     #[track_caller]
-    fn scatter_flat(&mut self, start: usize, values: &[T]) -> Result<()> {
-        let shape = self.shape();
-        let mut put = Ok(());
-        for (number, batch) in values.chunks(BATCH).enumerate() {
-            let first = start + number * BATCH;
-            put = if D == 1 {
-                let slice = Slice {
-                    start: first,
-                    step: 1,
-                    count: batch.len(),
-                };
-                self.store_section([slice; D], batch)
-            } else {
-                let indices: Vec<[usize; D]> = (first..first + batch.len())
-                    .map(|flat| index_at(flat, shape))
-                    .collect();
-                self.scatter(&indices, batch)
-            };
-            if put.is_err() {
-                break;
-            }
-        }
+    fn scatter_flat(&mut self, call: &'static str, start: usize, values: &[T]) -> Result<()> {
+        let put = self.put_flat(Access::write(call, Location::caller()), start, values);
         self.team().barrier()?;
         put
+    }
+
+    fn put_flat(&self, access: Access, start: usize, mut values: &[T]) -> Result<()> {
+        self.mode.check_open(access.call)?;
+        for slices in self.layout.boxes_of_range(start..start + values.len()) {
+            let len = slices.iter().map(|slice| slice.count).product();
+            let (here, rest) = values.split_at(len);
+            self.note_section(access, slices)?;
+            self.store_section(slices, here)?;
+            values = rest;
+        }
+        Ok(())
     }
 
     /// A copy whose ranks hold whole rows, one rank after another.
