@@ -9,7 +9,7 @@
 
 mod model;
 
-use model::folder::{FOLDER, Folder, only_file};
+use model::folder::{Folder, only_file};
 use model::{Case, Random, Value, indices};
 use pgas::{Dist, ErrorKind, GlobalArray, Order, Transfer, World};
 use std::process::Command;
@@ -275,27 +275,6 @@ fn empty_ranks_and_other_numbers_of_ranks() {
     }
 }
 
-/// More than 2 GiB, nearly all of it a hole.
-#[test]
-fn offsets_beyond_two_gigabytes() {
-    let folder = Folder::new("sparse");
-    folder.ranks(2).run(|world| {
-        let path = folder.file("sparse");
-        const HOLE: u64 = 5 << 30;
-        if world.rank() == 0 {
-            let file = std::fs::File::create(&path).unwrap();
-            file.set_len(HOLE).unwrap();
-            let values: Vec<u8> = (0..100_u64).flat_map(u64::to_ne_bytes).collect();
-            std::os::unix::fs::FileExt::write_all_at(&file, &values, HOLE).unwrap();
-        }
-        world.barrier()?;
-        let mut array = GlobalArray::<u64>::new(world, 100)?;
-        array.load_raw(&path, HOLE)?;
-        assert!(array.get_range(0..100)?.into_iter().eq(0..100));
-        world.barrier()
-    });
-}
-
 #[test]
 fn what_fails_on_one_rank_fails_on_all() {
     let folder = Folder::new("failures");
@@ -377,55 +356,6 @@ fn what_fails_on_one_rank_fails_on_all() {
         assert!(array.get_range(0..1000)?.into_iter().eq(0..1000));
         only_file(&path);
         world.barrier()
-    });
-}
-
-/// A disk of 1 MiB: what was there stays there.
-#[test]
-fn a_full_disk() {
-    let folder = Folder::new("full");
-    let disk = folder.file("disk");
-    if folder.1 {
-        std::fs::create_dir_all(&disk).unwrap();
-    }
-    // In a mount namespace of this test alone, which its ranks are started in.
-    let inside = "FILES_TEST_FULL_DISK";
-    if std::env::var_os(inside).is_none() && folder.1 {
-        let as_root: &[&str] = match rustix::process::geteuid().is_root() {
-            true => &[],
-            false => &["--user", "--map-root-user"],
-        };
-        let output = Command::new("unshare")
-            .args(as_root)
-            .args(["--mount", "--", "sh", "-c"])
-            .arg("mount -t tmpfs -o size=1m none \"$0\" && exec \"$@\"")
-            .arg(&disk)
-            .arg(std::env::current_exe().unwrap())
-            .args(["a_full_disk", "--exact", "--nocapture", "--test-threads=1"])
-            .env(inside, "1")
-            .env(FOLDER, &folder.0)
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned()
-            + &String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success() && text.contains("1 passed"),
-            "{text}"
-        );
-        return;
-    }
-    folder.ranks(2).run(|world| {
-        let path = folder.file("disk/array");
-        let mut small = GlobalArray::<u64>::from_fn(world, 1000, |k| k as u64)?;
-        small.checkpoint(&path)?;
-        let mut large = GlobalArray::<u64>::from_fn(world, 1 << 20, |k| k as u64)?;
-        for error in [large.checkpoint(&path), large.save_npy(&path)] {
-            let error = error.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
-            assert!(error.to_string().contains("No space left"), "{error}");
-        }
-        only_file(&path);
-        same(&small, &GlobalArray::<u64>::restore(world, &path)?)
     });
 }
 

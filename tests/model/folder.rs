@@ -2,6 +2,7 @@
 
 use pgas::testing::Ranks;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A folder of its own for a test, the same for all its ranks, removed by the process that made it.
 pub(crate) struct Folder(pub(crate) PathBuf, pub(crate) bool);
@@ -46,4 +47,41 @@ pub(crate) fn only_file(path: &Path) {
             .all(|name| !name.to_string_lossy().contains(".part")),
         "{names:?}"
     );
+}
+
+/// Runs a test again in a process of its own, which this variable tells from others, started by
+/// `program` and its arguments, if any.
+#[track_caller]
+pub(crate) fn run_again(test: &str, variable: &str, folder: &Folder, program: &[&str]) {
+    let own = std::env::current_exe().unwrap().display().to_string();
+    let arguments = [&own, test, "--exact", "--nocapture", "--test-threads=1"];
+    let words: Vec<&str> = program.iter().copied().chain(arguments).collect();
+    let output = Command::new(words[0])
+        .args(&words[1..])
+        .env(variable, "1")
+        .env(FOLDER, &folder.0)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
+}
+
+/// A disk of this process and its ranks alone, in a mount namespace: see `unshare`.
+#[track_caller]
+pub(crate) fn run_on_a_disk(test: &str, variable: &str, folder: &Folder, mount: &str) {
+    let disk = folder.file("disk");
+    std::fs::create_dir_all(&disk).unwrap();
+    let as_root: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &[],
+        false => &["--user", "--map-root-user"],
+    };
+    let disk = disk.display().to_string();
+    let script = format!("{mount} && exec \"$@\"");
+    let shell = ["--mount", "--", "sh", "-c", &script, &disk];
+    let program = [&["unshare"], as_root, &shell].concat();
+    run_again(test, variable, folder, &program);
 }

@@ -2,12 +2,14 @@
 //!
 //! All of these are collective, and what fails on one rank is an error on all. A file is written
 //! under another name and renamed when all ranks have written their part, so a path always leads
-//! to the old file or to the whole new one. All ranks must see one file system.
+//! to the old file or to the whole new one, and what a killed job has left of a new one goes with the
+//! next. All ranks must see one file system.
 
 mod checkpoint;
 mod npy;
 mod raw;
 mod runs;
+mod unfinished;
 #[cfg(feature = "zarr")]
 mod zarr;
 
@@ -21,13 +23,13 @@ use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::Team;
 use runs::{Run, runs};
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use unfinished::{Unfinished, folder_of};
 
 /// Most bytes of one read or write.
 const PIECE: usize = 8 << 20;
@@ -149,7 +151,7 @@ struct NewFile<'a> {
     team: &'a Team,
     path: &'a Path,
     other: PathBuf,
-    /// This rank's way into it.
+    /// This rank's way into it; rank 0's is locked.
     file: File,
     complete: bool,
 }
@@ -158,26 +160,19 @@ impl<'a> NewFile<'a> {
     /// Makes it, `len` bytes long, beginning with `head`. Collective.
     #[track_caller]
     fn create(team: &'a Team, path: &'a Path, head: &[u8], len: u64) -> Result<Self> {
-        let mut name = path
-            .file_name()
-            .map_or_else(OsString::new, ToOwned::to_owned);
-        // Two jobs may write to one path: the last one wins.
-        let number = team.core().context().job() ^ u128::from(std::process::id()) << 64;
-        name.push(format!(".{:032x}.part", team.broadcast(0, number)?));
-        let other = path.with_file_name(name);
-        let made = if team.rank() == 0 {
-            make(&other, head, len).map_err(|error| failed("writing", &other, &error))
-        } else {
-            Ok(())
+        let made = match team.rank() {
+            0 => make(team, path, head, len).map(Some),
+            _ => Ok(None),
         };
-        let made = agree(team, made).and_then(|()| {
-            let file = OpenOptions::new().write(true).open(&other);
-            agree(
-                team,
-                file.map_err(|error| failed("writing", &other, &error)),
-            )
-        });
-        match made {
+        let made = agree(team, made)?;
+        let number = made.as_ref().map_or(0, |made| made.number);
+        let other = unfinished::name(path, team.broadcast(0, number)?);
+        let opened = match made {
+            Some(made) => Ok(made.file),
+            None => OpenOptions::new().write(true).open(&other),
+        };
+        let opened = opened.map_err(|error| failed("writing", &other, &error));
+        match agree(team, opened) {
             Ok(file) => Ok(Self {
                 team,
                 path,
@@ -225,19 +220,24 @@ impl Drop for NewFile<'_> {
     }
 }
 
-fn make(path: &Path, head: &[u8], len: u64) -> io::Result<()> {
-    let file = File::create(path)?;
-    file.write_all_at(head, 0)?;
-    file.set_len(len)
+/// Makes what is going to be `path`, with its head and length.
+fn make(team: &Team, path: &Path, head: &[u8], len: u64) -> Result<Unfinished> {
+    let made = Unfinished::file(team, path);
+    let made = made.map_err(|error| failed("writing", path, &error))?;
+    let begun = made
+        .file
+        .write_all_at(head, 0)
+        .and_then(|()| made.file.set_len(len));
+    begun.map_err(|error| {
+        let _ = fs::remove_file(&made.path);
+        failed("writing", path, &error)
+    })?;
+    Ok(made)
 }
 
 /// The new name is on the disk, too.
 fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    File::open(folder)?.sync_all()
+    File::open(folder_of(path))?.sync_all()
 }
 
 /// Writes this rank's elements, which begin at byte `at`.
