@@ -9,6 +9,8 @@ mod checkpoint;
 mod npy;
 mod raw;
 mod runs;
+#[cfg(test)]
+mod tests;
 mod unfinished;
 #[cfg(feature = "zarr")]
 mod zarr;
