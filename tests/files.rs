@@ -11,7 +11,7 @@ mod model;
 
 use model::folder::{Folder, only_file};
 use model::{Case, Random, Value, indices};
-use pgas::{Dist, ErrorKind, GlobalArray, Order, Transfer, World};
+use pgas::{Dist, ErrorKind, GlobalArray, Op, Order, Transfer, World};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -375,7 +375,22 @@ fn progress_is_told() {
         assert_eq!(last.load(Ordering::Relaxed), mine);
         array.read_npy_with(folder.file("a"), &transfer)?;
         assert_eq!(last.load(Ordering::Relaxed), mine);
+        GlobalArray::<u64>::load_npy_with(world, folder.file("a"), &transfer)?;
+        assert_eq!(last.load(Ordering::Relaxed), mine);
         array.checkpoint_with(folder.file("a"), &transfer)?;
+        assert_eq!(last.load(Ordering::Relaxed), mine);
+        // Whole pieces: not the same for all.
+        let all = |world: &World| world.all_reduce(last.load(Ordering::Relaxed), Op::Sum);
+        last.store(0, Ordering::Relaxed);
+        GlobalArray::<u64>::restore_with(world, folder.file("a"), &transfer)?;
+        assert_eq!(all(world)?, 40_000_000);
+        last.store(0, Ordering::Relaxed);
+        array.read_checkpoint_with(folder.file("a"), &transfer)?;
+        assert_eq!(all(world)?, 40_000_000);
+        assert!(last.load(Ordering::Relaxed) > 0);
+        // A distribution whose checkpoint is made of shares.
+        let mut cyclic = array.redistribute([Dist::Cyclic])?;
+        cyclic.checkpoint_with(folder.file("a"), &transfer)?;
         assert_eq!(last.load(Ordering::Relaxed), mine);
         Ok(())
     });

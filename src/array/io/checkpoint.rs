@@ -123,11 +123,20 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// [`ErrorKind::InvalidValue`] if bytes are no `T`; else as [`GlobalArray::new`].
     #[track_caller]
     pub fn restore(world: &Team, path: impl AsRef<Path>) -> Result<Self> {
+        Self::restore_with(world, path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::restore`], with a word on the progress.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::restore`].
+    #[track_caller]
+    pub fn restore_with(world: &Team, path: impl AsRef<Path>, transfer: &Transfer) -> Result<Self> {
         let path = path.as_ref();
         let found = Found::read::<T>(world, path, D)?;
         let shape: [usize; D] = found.shape.as_slice().try_into().unwrap_or([0; D]);
         let mut array: Self = Self::builder(world, shape).allocate()?;
-        array.restore_from(path, &found, &Transfer::new())?;
+        array.restore_from(path, &found, transfer)?;
         Ok(array)
     }
 
@@ -138,6 +147,19 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::restore`]; [`ErrorKind::InvalidArgument`] on all ranks if the shapes differ.
     #[track_caller]
     pub fn read_checkpoint(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        self.read_checkpoint_with(path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::read_checkpoint`], with a word on the progress.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::read_checkpoint`].
+    #[track_caller]
+    pub fn read_checkpoint_with(
+        &mut self,
+        path: impl AsRef<Path>,
+        transfer: &Transfer,
+    ) -> Result<()> {
         let path = path.as_ref();
         let found = Found::read::<T>(&self.team(), path, D)?;
         if found.shape != self.shape() {
@@ -151,7 +173,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 ),
             ));
         }
-        self.restore_from(path, &found, &Transfer::new())
+        self.restore_from(path, &found, transfer)
     }
 
     #[track_caller]

@@ -250,7 +250,7 @@ fn write_elements<T: Element>(
     memory: &[T],
     transfer: &Transfer,
 ) -> Result<()> {
-    let mut counter = Counter::new::<T>(runs, transfer);
+    let mut counter = Counter::of(runs.iter().map(|run| run.count * size_of::<T>()), transfer);
     for run in runs {
         let place = at + run.file * size_of::<T>() as u64;
         let spaced: Vec<T>;
@@ -281,7 +281,7 @@ fn read_elements<T: Element>(
     transfer: &Transfer,
     swap: Swap<'_>,
 ) -> Result<()> {
-    let mut counter = Counter::new::<T>(runs, transfer);
+    let mut counter = Counter::of(runs.iter().map(|run| run.count * size_of::<T>()), transfer);
     let mut read = |bytes: &mut [u8], mut place: u64| {
         for piece in bytes.chunks_mut(PIECE) {
             file.read_exact_at(piece, place)
@@ -322,15 +322,15 @@ struct Counter<'a> {
 }
 
 impl<'a> Counter<'a> {
-    fn new<T>(runs: &[Run], transfer: &'a Transfer) -> Self {
-        let count: usize = runs.iter().map(|run| run.count).sum();
-        let this = Self {
+    /// Of pieces of so many bytes.
+    fn of(pieces: impl Iterator<Item = usize>, transfer: &'a Transfer) -> Self {
+        let total = pieces.map(|bytes| bytes as u64).sum();
+        transfer.tell(0, total);
+        Self {
             done: 0,
-            total: (count * size_of::<T>()) as u64,
+            total,
             transfer,
-        };
-        transfer.tell(0, this.total);
-        this
+        }
     }
 
     fn add(&mut self, bytes: usize) {

@@ -113,6 +113,19 @@ impl<T: Numpy, const D: usize> GlobalArray<T, D> {
     /// as [`GlobalArray::new`] and [`GlobalArray::load_raw`].
     #[track_caller]
     pub fn load_npy(world: &Team, path: impl AsRef<Path>) -> Result<Self> {
+        Self::load_npy_with(world, path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::load_npy`], with a word on the progress. The file says its order itself.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::load_npy`].
+    #[track_caller]
+    pub fn load_npy_with(
+        world: &Team,
+        path: impl AsRef<Path>,
+        transfer: &Transfer,
+    ) -> Result<Self> {
         let path = path.as_ref();
         let header = read_header::<T>(world, path)?;
         let shape: [usize; D] = header.shape.as_slice().try_into().map_err(|_| {
@@ -126,7 +139,7 @@ impl<T: Numpy, const D: usize> GlobalArray<T, D> {
             )
         })?;
         let mut array: Self = Self::builder(world, shape).build()?;
-        array.load_from(path, &header, &Transfer::new())?;
+        array.load_from(path, &header, transfer)?;
         Ok(array)
     }
 
