@@ -10,7 +10,7 @@
 mod model;
 
 use model::folder::Folder;
-use model::{everywhere, indices};
+use model::{everywhere, indices, over_tcp};
 use pgas::testing::Ranks;
 use pgas::{Dist, ErrorKind, GlobalArray, Team, World};
 
@@ -260,4 +260,72 @@ fn elements_are_moved_in_bounded_pieces() {
         world.barrier()
     };
     folder.ranks(4).run(body);
+}
+
+/// Whatever the keys, each rank has as many elements after a sort as before, in order, and none has
+/// more than another by more than one.
+#[test]
+fn parts_stay_balanced() {
+    everywhere(4, |world| {
+        const LEN: usize = 40_001;
+        let keys: [fn(usize) -> u32; 4] = [
+            // All equal, all on one rank's side, a few large ones, in falling order.
+            |_| 7,
+            |k| (k / 39_000) as u32,
+            |k| {
+                if k % 1000 == 3 {
+                    u32::MAX - k as u32
+                } else {
+                    0
+                }
+            },
+            |k| (LEN - k) as u32,
+        ];
+        for key in keys {
+            let mut a = GlobalArray::<u32>::from_fn(world, LEN, key)?;
+            let before = a.local_range();
+            assert!(before.len() == LEN / 4 || before.len() == LEN / 4 + 1);
+            a.sort()?;
+            assert_eq!(a.local_range(), before);
+            let mut right: Vec<u32> = (0..LEN).map(key).collect();
+            right.sort_unstable();
+            let view = a.read()?;
+            assert_eq!(*view, right[before]);
+            view.close()?;
+        }
+        Ok(())
+    });
+}
+
+/// Batches of 1,024, two of them asked for before the first element, and a third with it.
+#[test]
+fn elements_come_ahead_in_batches() {
+    const LEN: usize = 10_000;
+    let ranks = over_tcp(3).env("PGAS_STATS", "1");
+    let outcome = ranks.outcome(|world| {
+        // All of them are rank 0's.
+        let a = GlobalArray::<u64>::builder(world, LEN)
+            .dist([Dist::Irregular(vec![LEN, 0, 0])])
+            .from_fn(|k: usize| k as u64)?;
+        if world.rank() == 1 {
+            let all: pgas::Result<Vec<u64>> = a.iter(0..LEN)?.collect();
+            assert!(all?.into_iter().eq(0..LEN as u64));
+        }
+        if world.rank() == 2 {
+            let mut some = a.iter(5..LEN)?;
+            assert_eq!(some.next().transpose()?, Some(5));
+        }
+        world.barrier()
+    });
+    assert!(outcome.success(), "{outcome}");
+    let operations = |rank: usize| {
+        let stats = outcome.stats[rank].as_ref().unwrap();
+        let with_owner = stats.traffic.iter().find(|one| one.rank == 0);
+        with_owner.map(|one| (one.operations, one.bytes))
+    };
+    assert_eq!(
+        operations(1),
+        Some((LEN.div_ceil(1024) as u64, 8 * LEN as u64))
+    );
+    assert_eq!(operations(2), Some((3, 8 * 3 * 1024)));
 }
