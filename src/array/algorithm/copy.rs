@@ -7,6 +7,7 @@ use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use ndarray::{Array, ArrayView2, ArrayViewMut2, Dim, Dimension, IntoDimension, Ix};
 use std::panic::Location;
+use std::sync::Arc;
 
 /// Bytes of elements that are moved at a time.
 const PIECE: usize = 8 << 20;
@@ -41,6 +42,9 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         call: &str,
         other: &GlobalArray<U, E>,
     ) -> Result<()> {
+        if self.is_of_team_of(other) {
+            return Ok(());
+        }
         let (mut mine, mut others) = (self.world_ranks(), other.world_ranks());
         mine.sort_unstable();
         others.sort_unstable();
@@ -60,7 +64,12 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Whether each process holds the same indices of both arrays, at the same places among them: a
     /// rank is another process where teams number theirs differently.
     fn has_parts_of<U: Element>(&self, other: &GlobalArray<U, D>) -> bool {
-        self.layout.has_parts_of(&other.layout) && self.world_ranks() == other.world_ranks()
+        self.layout.has_parts_of(&other.layout)
+            && (self.is_of_team_of(other) || self.world_ranks() == other.world_ranks())
+    }
+
+    fn is_of_team_of<U: Element, const E: usize>(&self, other: &GlobalArray<U, E>) -> bool {
+        Arc::ptr_eq(self.window.core(), other.window.core())
     }
 
     /// The numbers in the world of its team's ranks, in their order.

@@ -115,7 +115,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
 
     /// The array of a checkpoint, in blocks. Every checksum is compared.
     ///
-    /// Collective.
+    /// Collective. Each rank reads an equal share, for which it needs room beside the array, before any
+    /// element is written.
     ///
     /// # Errors
     /// On all ranks: [`ErrorKind::Io`] if one cannot read, or if it is no checkpoint, or a damaged one;

@@ -118,7 +118,12 @@ fn remove_abandoned(path: &Path) {
             continue;
         }
         let part = entry.path();
-        let Ok(file) = File::open(&part) else {
+        // Some file systems lock only what is open for writing, which a folder never is.
+        let opened = match kind.is_dir() {
+            true => File::open(&part),
+            false => OpenOptions::new().write(true).open(&part),
+        };
+        let Ok(file) = opened else {
             continue;
         };
         // Once it is locked nobody goes on with it; a name is not used again.
