@@ -88,6 +88,19 @@ fn teams_of_other_ranks() {
                 .transpose()
         };
         let (mut a, mut b) = (make(&first)?, make(&second)?);
+        let square = |team: &Option<Team>| {
+            let square = |team| GlobalArray::<f64, 2>::new(team, [3, 3]);
+            team.as_ref().map(square).transpose()
+        };
+        let (mut left, mut right) = (square(&first)?, square(&second)?);
+        // Which would be moved first, by all of its ranks.
+        let cyclic = |team| {
+            let builder = GlobalArray::<f64>::builder(team, 10);
+            builder.dist([Dist::Cyclic]).build()
+        };
+        let mut cyclic = first.as_ref().map(cyclic).transpose()?;
+        let mask = |team| GlobalArray::<bool>::new(team, 10);
+        let mut mask = second.as_ref().map(mask).transpose()?;
         let mut whole = GlobalArray::<f64>::from_fn(world, 10, |k| 100.0 + k as f64)?;
         let refused = |error: Option<pgas::Error>| {
             let error = error.expect("a refusal");
@@ -99,6 +112,12 @@ fn teams_of_other_ranks() {
             refused(a.zip_apply(b, |x, _| x).err());
             refused(a.axpy(1.0, b).err());
             refused(a.dot(b).err());
+        }
+        if let (Some(cyclic), Some(mask)) = (&mut cyclic, &mut mask) {
+            refused(cyclic.select(mask).err());
+        }
+        if let (Some(left), Some(right)) = (&mut left, &mut right) {
+            refused(left.matmul(right).err());
         }
         // And of fewer ranks.
         if let Some(a) = &mut a {
