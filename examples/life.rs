@@ -140,6 +140,7 @@ fn live(world: &World, arguments: &Arguments) -> pgas::Result<ExitCode> {
         done = end;
     }
 
+    let time = world.all_reduce(time, Op::Max)?;
     let view = now.read()?;
     let population: u64 = view.array().iter().map(|&cell| u64::from(cell)).sum();
     view.close()?;

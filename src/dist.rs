@@ -4,6 +4,7 @@
 //! part numbers along the axes are a rank's coordinates in the process grid, and what a rank holds
 //! lies in its memory in row-major order, each axis with its ghost cells on both sides.
 
+mod boxes;
 mod grid;
 mod segments;
 #[cfg(test)]

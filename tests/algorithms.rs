@@ -437,6 +437,31 @@ fn values_that_are_never_zero() {
 }
 
 #[test]
+fn ghost_cells_of_what_is_never_zero() {
+    everywhere(3, |world| {
+        let mut a = GlobalArray::<u32>::builder(world, 10)
+            .halo([1])
+            .from_fn(|i: usize| i as u32)?;
+        let b = a.map(|x| std::num::NonZeroU32::new(x + 1).unwrap())?;
+        for k in 0..10 {
+            assert_eq!(b.get(k)?.get(), k as u32 + 1);
+        }
+        assert_eq!(b.halo(), [1]);
+        // Each value is asked for once.
+        let mut asked = 0;
+        let c = GlobalArray::<std::num::NonZeroU32, 2>::builder(world, [4, 5])
+            .halo([1, 2])
+            .from_fn(|[i, j]| {
+                asked += 1;
+                std::num::NonZeroU32::new((i * 5 + j + 1) as u32).unwrap()
+            })?;
+        assert_eq!(asked, c.owned(world.rank()).len());
+        assert_eq!(c.get([3, 4])?.get(), 20);
+        world.barrier()
+    });
+}
+
+#[test]
 fn shapes_that_differ_are_refused() {
     on_ranks(2, |world| {
         let team: &Team = world;

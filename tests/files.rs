@@ -9,46 +9,12 @@
 
 mod model;
 
+use model::folder::{Folder, only_file};
 use model::{Case, Random, Value, indices};
-use pgas::testing::Ranks;
-use pgas::{Dist, ErrorKind, GlobalArray, Order, Transfer, World};
-use std::path::{Path, PathBuf};
+use pgas::{Dist, ErrorKind, GlobalArray, Op, Order, Transfer, World};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A folder of its own for a test, the same for all its ranks, removed by the process that made it.
-struct Folder(PathBuf, bool);
-
-/// Tells the ranks where the test's own process made it.
-const FOLDER: &str = "FILES_TEST_FOLDER";
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        if let Some(path) = std::env::var_os(FOLDER) {
-            return Self(path.into(), false);
-        }
-        let path = std::env::temp_dir().join(format!("pgas-files-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path, true)
-    }
-
-    fn ranks(&self, ranks: usize) -> Ranks {
-        Ranks::new(ranks).env(FOLDER, &self.0)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if self.1 {
-            std::fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
-}
 
 fn python(script: &str) -> String {
     let output = Command::new("/usr/bin/python3")
@@ -58,17 +24,6 @@ fn python(script: &str) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn only_file(path: &Path) {
-    let folder = std::fs::read_dir(path.parent().unwrap()).unwrap();
-    let names: Vec<_> = folder.map(|entry| entry.unwrap().file_name()).collect();
-    assert!(
-        names
-            .iter()
-            .all(|name| !name.to_string_lossy().contains(".part")),
-        "{names:?}"
-    );
 }
 
 fn same<T: Value, const D: usize>(
@@ -124,6 +79,72 @@ fn any_distribution_and_type() {
     };
     folder.ranks(4).run(body);
     folder.ranks(4).env("UCX_TLS", "tcp,self").run(body);
+}
+
+/// Those that numpy writes, and some that it does not: `|` is for elements of one byte.
+#[test]
+fn orders_of_bytes() {
+    let folder = Folder::new("orders");
+    let write = |name: &str, descr: &str, bytes: &[u8]| {
+        let mut text =
+            format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,), }}").into_bytes();
+        text.resize(117, b' ');
+        text.push(b'\n');
+        let head = [b"\x93NUMPY\x01\x00\x76\x00", &text[..], bytes].concat();
+        std::fs::write(folder.file(name), head).unwrap();
+    };
+    if folder.1 {
+        for (name, order) in [("less", '<'), ("native", '=')] {
+            write(name, &format!("{order}f8"), bytes_of(1.5));
+            write(&format!("{name}-u1"), &format!("{order}u1"), &[3, 4]);
+        }
+        write(
+            "more",
+            ">f8",
+            bytes_of(f64::from_be_bytes(1.5_f64.to_ne_bytes())),
+        );
+        write("more-u1", ">u1", &[3, 4]);
+        write("none-u1", "|u1", &[3, 4]);
+        for (name, descr) in WRONG {
+            write(name, descr, bytes_of(1.5));
+        }
+    }
+    folder.ranks(2).run(|world| {
+        for name in ["less", "more", "native"] {
+            let array = GlobalArray::<f64>::load_npy(world, folder.file(name))?;
+            assert_eq!(array.get_range(0..2)?, [1.5, 1.5], "{name}");
+        }
+        for name in ["less-u1", "more-u1", "native-u1", "none-u1"] {
+            let array = GlobalArray::<u8>::load_npy(world, folder.file(name))?;
+            assert_eq!(array.get_range(0..2)?, [3, 4], "{name}");
+        }
+        for (name, descr) in WRONG {
+            let error = GlobalArray::<f64>::load_npy(world, folder.file(name)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("{descr:?}")), "{text}");
+            assert_eq!(
+                text.contains("order of bytes"),
+                descr.len() == 3 && descr.ends_with("f8"),
+                "{text}"
+            );
+        }
+        world.barrier()
+    });
+}
+
+/// Types that are none, or others.
+const WRONG: [(&str, &str); 6] = [
+    ("x", "xf8"),
+    ("none", "|f8"),
+    ("space", " f8"),
+    ("without", "f8"),
+    ("nothing", ""),
+    ("text", "|S8"),
+];
+
+fn bytes_of(value: f64) -> &'static [u8] {
+    Box::leak([value.to_ne_bytes(); 2].concat().into_boxed_slice())
 }
 
 /// Three files by numpy, three for it.
@@ -254,27 +275,6 @@ fn empty_ranks_and_other_numbers_of_ranks() {
     }
 }
 
-/// More than 2 GiB, nearly all of it a hole.
-#[test]
-fn offsets_beyond_two_gigabytes() {
-    let folder = Folder::new("sparse");
-    folder.ranks(2).run(|world| {
-        let path = folder.file("sparse");
-        const HOLE: u64 = 5 << 30;
-        if world.rank() == 0 {
-            let file = std::fs::File::create(&path).unwrap();
-            file.set_len(HOLE).unwrap();
-            let values: Vec<u8> = (0..100_u64).flat_map(u64::to_ne_bytes).collect();
-            std::os::unix::fs::FileExt::write_all_at(&file, &values, HOLE).unwrap();
-        }
-        world.barrier()?;
-        let mut array = GlobalArray::<u64>::new(world, 100)?;
-        array.load_raw(&path, HOLE)?;
-        assert!(array.get_range(0..100)?.into_iter().eq(0..100));
-        world.barrier()
-    });
-}
-
 #[test]
 fn what_fails_on_one_rank_fails_on_all() {
     let folder = Folder::new("failures");
@@ -340,59 +340,22 @@ fn what_fails_on_one_rank_fails_on_all() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         let error = GlobalArray::<u64, 2>::restore(world, &path).unwrap_err();
         assert!(error.to_string().contains("1 dimensions, not 2"), "{error}");
+        // Offsets beyond any file, and beyond what can be counted.
+        for offset in [1 << 40, i64::MAX as u64, u64::MAX - 8000, u64::MAX] {
+            for mut array in [
+                GlobalArray::<u64>::new(world, 1000)?,
+                GlobalArray::<u64>::builder(world, 1000)
+                    .dist([Dist::Cyclic])
+                    .build()?,
+                GlobalArray::<u64>::new(world, 0)?,
+            ] {
+                refused(array.load_raw(&path, offset).unwrap_err(), "cut short");
+            }
+        }
         // Nothing of all that is left of the array.
         assert!(array.get_range(0..1000)?.into_iter().eq(0..1000));
         only_file(&path);
         world.barrier()
-    });
-}
-
-/// A disk of 1 MiB: what was there stays there.
-#[test]
-fn a_full_disk() {
-    let folder = Folder::new("full");
-    let disk = folder.file("disk");
-    if folder.1 {
-        std::fs::create_dir_all(&disk).unwrap();
-    }
-    // In a mount namespace of this test alone, which its ranks are started in.
-    let inside = "FILES_TEST_FULL_DISK";
-    if std::env::var_os(inside).is_none() && folder.1 {
-        let as_root: &[&str] = match rustix::process::geteuid().is_root() {
-            true => &[],
-            false => &["--user", "--map-root-user"],
-        };
-        let output = Command::new("unshare")
-            .args(as_root)
-            .args(["--mount", "--", "sh", "-c"])
-            .arg("mount -t tmpfs -o size=1m none \"$0\" && exec \"$@\"")
-            .arg(&disk)
-            .arg(std::env::current_exe().unwrap())
-            .args(["a_full_disk", "--exact", "--nocapture", "--test-threads=1"])
-            .env(inside, "1")
-            .env(FOLDER, &folder.0)
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned()
-            + &String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success() && text.contains("1 passed"),
-            "{text}"
-        );
-        return;
-    }
-    folder.ranks(2).run(|world| {
-        let path = folder.file("disk/array");
-        let mut small = GlobalArray::<u64>::from_fn(world, 1000, |k| k as u64)?;
-        small.checkpoint(&path)?;
-        let mut large = GlobalArray::<u64>::from_fn(world, 1 << 20, |k| k as u64)?;
-        for error in [large.checkpoint(&path), large.save_npy(&path)] {
-            let error = error.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
-            assert!(error.to_string().contains("No space left"), "{error}");
-        }
-        only_file(&path);
-        same(&small, &GlobalArray::<u64>::restore(world, &path)?)
     });
 }
 
@@ -412,7 +375,22 @@ fn progress_is_told() {
         assert_eq!(last.load(Ordering::Relaxed), mine);
         array.read_npy_with(folder.file("a"), &transfer)?;
         assert_eq!(last.load(Ordering::Relaxed), mine);
+        GlobalArray::<u64>::load_npy_with(world, folder.file("a"), &transfer)?;
+        assert_eq!(last.load(Ordering::Relaxed), mine);
         array.checkpoint_with(folder.file("a"), &transfer)?;
+        assert_eq!(last.load(Ordering::Relaxed), mine);
+        // Whole pieces: not the same for all.
+        let all = |world: &World| world.all_reduce(last.load(Ordering::Relaxed), Op::Sum);
+        last.store(0, Ordering::Relaxed);
+        GlobalArray::<u64>::restore_with(world, folder.file("a"), &transfer)?;
+        assert_eq!(all(world)?, 40_000_000);
+        last.store(0, Ordering::Relaxed);
+        array.read_checkpoint_with(folder.file("a"), &transfer)?;
+        assert_eq!(all(world)?, 40_000_000);
+        assert!(last.load(Ordering::Relaxed) > 0);
+        // A distribution whose checkpoint is made of shares.
+        let mut cyclic = array.redistribute([Dist::Cyclic])?;
+        cyclic.checkpoint_with(folder.file("a"), &transfer)?;
         assert_eq!(last.load(Ordering::Relaxed), mine);
         Ok(())
     });

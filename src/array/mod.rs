@@ -251,21 +251,26 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let strides = self.layout.strides(self.rank());
         let base = self.window.base();
         let at = |offset: usize| base.wrapping_add(offset * size_of::<T>());
+        // Of the first element, for which `value` is called once only.
+        let mut filler = None;
         if self.layout.has_halo() && element::zeroed::<T>().is_err() {
             // Ghost cells are elements of slices, too.
             if let Some(first) = owned.iter().next() {
-                let filler = value(first);
+                let value = value(first);
                 for offset in 0..self.layout.memory_len(self.rank()) {
                     // SAFETY: an element of this rank's memory.
-                    unsafe { element::store(at(offset), filler) };
+                    unsafe { element::store(at(offset), value) };
                 }
+                filler = Some(value);
             }
         }
         let (first, shape) = (self.layout.first(self.rank()), owned.shape());
         let mut next = (!owned.is_empty()).then_some([0; D]);
         while let Some(place) = next {
             let offset = first + (0..D).map(|d| place[d] * strides[d]).sum::<usize>();
-            let value = value(self.layout.global(self.rank(), place));
+            let value = filler
+                .take()
+                .unwrap_or_else(|| value(self.layout.global(self.rank(), place)));
             // SAFETY: an element of this rank's memory. Peers may look at it already, as shared
             // memory.
             unsafe { element::store(at(offset), value) };

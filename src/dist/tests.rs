@@ -281,4 +281,43 @@ proptest! {
             prop_assert_eq!(found[at], Some(layout.locate(index)));
         }
     }
+
+    /// Boxes hold each element of a rank once, each in one patch, and no more than they may.
+    #[test]
+    fn ranks_by_boxes(layout in any_layout(), most in 1_usize..40) {
+        let mut seen = HashSet::new();
+        for rank in 0..layout.ranks() {
+            for slices in layout.boxes(rank, most) {
+                let counts = slices.map(|slice| slice.count);
+                let len: usize = counts.iter().product();
+                prop_assert!(len > 0 && len <= most);
+                let patches: Vec<_> = layout.patches(slices).collect();
+                prop_assert_eq!(patches.len(), 1);
+                prop_assert_eq!((patches[0].rank, patches[0].len()), (rank, len));
+                for k in indices(counts) {
+                    let index: [usize; 3] = std::array::from_fn(|d| slices[d].index(k[d]));
+                    prop_assert!(seen.insert(index));
+                }
+            }
+        }
+        prop_assert_eq!(seen.len(), layout.len());
+    }
+
+    #[test]
+    fn ranges_by_boxes(layout in any_layout(), from: prop::sample::Index, to: prop::sample::Index) {
+        let (from, to) = (from.index(layout.len() + 1), to.index(layout.len() + 1));
+        let range = from.min(to)..from.max(to);
+        let mut all = Vec::new();
+        let mut count = 0;
+        for slices in layout.boxes_of_range(range.clone()) {
+            let counts = slices.map(|slice| slice.count);
+            all.extend(indices(counts).map(|k| -> [usize; 3] {
+                std::array::from_fn(|d| slices[d].index(k[d]))
+            }));
+            count += 1;
+        }
+        let right: Vec<[usize; 3]> = indices(layout.shape()).skip(range.start).take(range.len()).collect();
+        prop_assert_eq!(all, right);
+        prop_assert!(count <= 5);
+    }
 }

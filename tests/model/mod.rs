@@ -10,6 +10,7 @@
 )]
 
 pub(crate) mod collectives;
+pub(crate) mod folder;
 pub(crate) mod ghosts;
 
 use bytemuck::{AnyBitPattern, CheckedBitPattern, NoUninit};

@@ -1,25 +1,28 @@
 //! Elements on their way to where another distribution, or another order, wants them.
 
-use crate::array::rows::rows_mut;
+use crate::array::races::Access;
 use crate::array::{GlobalArray, LocalView};
 use crate::dist::{Dist, Slice};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use ndarray::{Array, ArrayView2, ArrayViewMut2, Dim, Dimension, IntoDimension, Ix};
+use std::panic::Location;
+use std::sync::Arc;
 
-/// Elements that are gathered at a time where they lie in no ranges.
-const BATCH: usize = 64 << 10;
+/// Bytes of elements that are moved at a time.
+const PIECE: usize = 8 << 20;
 /// Edge of the squares in which a matrix is transposed: two of them fit a first-level cache.
 const SQUARE: usize = 32;
 
 impl<T: Element, const D: usize> GlobalArray<T, D> {
-    /// Refuses another shape than this one's, on all ranks alike.
+    /// Refuses another shape than this one's, and an array of other ranks, on all ranks alike.
     pub(super) fn same_shape<U: Element>(
         &self,
         call: &str,
         other: &GlobalArray<U, D>,
     ) -> Result<()> {
-        if self.shape() == other.shape() && self.window.core().size == other.window.core().size {
+        self.same_ranks(call, other)?;
+        if self.shape() == other.shape() {
             return Ok(());
         }
         Err(Error::new(
@@ -32,6 +35,50 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         ))
     }
 
+    /// Refuses an array of a team that has not the same ranks, in whatever order: a rank that is in
+    /// one team only has nothing to call with, and the others would wait for it.
+    pub(super) fn same_ranks<U: Element, const E: usize>(
+        &self,
+        call: &str,
+        other: &GlobalArray<U, E>,
+    ) -> Result<()> {
+        if self.is_of_team_of(other) {
+            return Ok(());
+        }
+        let (mut mine, mut others) = (self.world_ranks(), other.world_ranks());
+        mine.sort_unstable();
+        others.sort_unstable();
+        if mine == others {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "{call} of arrays of teams that have not the same ranks: {} and {} ranks",
+                mine.len(),
+                others.len()
+            ),
+        ))
+    }
+
+    /// Whether each process holds the same indices of both arrays, at the same places among them: a
+    /// rank is another process where teams number theirs differently.
+    fn has_parts_of<U: Element>(&self, other: &GlobalArray<U, D>) -> bool {
+        self.layout.has_parts_of(&other.layout)
+            && (self.is_of_team_of(other) || self.world_ranks() == other.world_ranks())
+    }
+
+    fn is_of_team_of<U: Element, const E: usize>(&self, other: &GlobalArray<U, E>) -> bool {
+        Arc::ptr_eq(self.window.core(), other.window.core())
+    }
+
+    /// The numbers in the world of its team's ranks, in their order.
+    fn world_ranks(&self) -> Vec<usize> {
+        let core = self.window.core();
+        let world_rank = |rank| core.peers().world_rank(rank);
+        (0..core.size).map(world_rank).collect()
+    }
+
     /// `other` distributed as this array; None if it is.
     #[track_caller]
     pub(super) fn other_like_this<U: Element>(
@@ -40,7 +87,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         other: &mut GlobalArray<U, D>,
     ) -> Result<Option<GlobalArray<U, D>>> {
         self.same_shape(call, other)?;
-        if self.layout.has_parts_of(&other.layout) {
+        if self.has_parts_of(other) {
             return Ok(None);
         }
         let core = self.window.core();
@@ -61,13 +108,13 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     }
 
     /// Every element becomes that of `other` at its index. The arrays have one shape and any
-    /// distributions.
+    /// distributions. Their teams have the same ranks, in any order.
     ///
     /// Collective, and a [barrier](crate::Team::barrier) at the beginning and the end.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] on all ranks if the shapes differ; else as
-    /// [`GlobalArray::local`] and [`GlobalArray::get_section`].
+    /// [`ErrorKind::InvalidArgument`] on all ranks that call if the shapes or the teams' ranks differ;
+    /// else as [`GlobalArray::local`] and [`GlobalArray::get_section`].
     #[track_caller]
     pub fn copy_from(&mut self, other: &mut Self) -> Result<()> {
         self.same_shape("copy_from", other)?;
@@ -77,27 +124,35 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// The same, of arrays known to have one shape. `other` is only read.
     #[track_caller]
     fn copy_elements(&mut self, other: &mut Self) -> Result<()> {
-        if self.layout.has_parts_of(&other.layout) {
+        if self.has_parts_of(other) {
             return self.in_place_with(other, |to, from| to.copy_from_slice(from));
         }
-        let rank = self.rank();
-        let layout = self.layout.clone();
-        let owned: Vec<[usize; D]> = self.owned(rank).iter().collect();
+        let site = Location::caller();
+        let (rank, layout) = (self.rank(), self.layout.clone());
         // A barrier: what was written to `other` is in its place.
         let mut to = self.local()?;
-        let mut next = owned.chunks(BATCH);
-        let mut values = Vec::new().into_iter();
-        for row in rows_mut(&layout, rank, &mut to, false) {
-            for element in row {
-                *element = loop {
-                    if let Some(value) = values.next() {
-                        break value;
-                    }
-                    let Some(batch) = next.next() else {
-                        unreachable!("one value for each element");
-                    };
-                    values = other.gather(batch)?.into_iter();
-                };
+        other.mode.check_open("copy_from")?;
+        let most = (PIECE / size_of::<T>()).max(1);
+        for slices in layout.boxes(rank, most) {
+            other.note_section(Access::read("copy_from", site), slices)?;
+            let Some(patch) = layout.patches(slices).next() else {
+                continue;
+            };
+            let mut rows = patch.rows();
+            if let (Some(row), None) = (rows.next(), rows.next())
+                && row.is_dense()
+            {
+                other.load_section_into(slices, &mut to[row.offset..][..row.count])?;
+                continue;
+            }
+            let values = other.load_section(slices)?;
+            for row in patch.rows() {
+                if row.is_dense() {
+                    let from = &values[row.at..][..row.count];
+                    to[row.offset..][..row.count].copy_from_slice(from);
+                } else {
+                    (0..row.count).for_each(|k| to[row.offset_of(k)] = values[row.at_of(k)]);
+                }
             }
         }
         // Nobody writes to `other` before all have read it.

@@ -131,13 +131,14 @@ impl<T: Real> GlobalArray<T, 2> {
     /// with `ndarray`'s kernel on one thread.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] on all ranks if this one's columns are not the other's rows;
-    /// else as [`GlobalArray::new`] and [`GlobalArray::get_section`].
+    /// [`ErrorKind::InvalidArgument`] on all ranks that call if this one's columns are not the other's
+    /// rows, or if the teams' ranks differ; else as [`GlobalArray::new`] and [`GlobalArray::get_section`].
     #[track_caller]
     #[doc(alias = "GA_Dgemm")]
     pub fn matmul(&mut self, other: &mut Self) -> Result<Self> {
+        self.same_ranks("matmul", other)?;
         let ([rows, inner], [other_rows, columns]) = (self.shape(), other.shape());
-        if inner != other_rows || self.window.core().size != other.window.core().size {
+        if inner != other_rows {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("matmul of {:?} and {:?}", self.shape(), other.shape()),

@@ -113,13 +113,14 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     }
 
     /// Every element `x` becomes `f(x, y)`, where `y` is the element of `other` at its index. The
-    /// arrays have one shape; if they are distributed otherwise `other` is moved for it.
+    /// arrays have one shape; if they are distributed otherwise `other` is moved for it. Their teams have
+    /// the same ranks, in any order.
     ///
     /// Collective, and a [barrier](Team::barrier) at the beginning and the end.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) on all ranks if the shapes
-    /// differ; else as [`GlobalArray::local`] and, if `other` has to be moved, [`GlobalArray::new`].
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) on all ranks that call if the
+    /// shapes or the teams' ranks differ; else as [`GlobalArray::local`] and, if `other` has to be moved, [`GlobalArray::new`].
     ///
     /// # Panics
     /// If `f` does, which ends the job.

@@ -2,7 +2,6 @@
 
 use crate::array::rows::rows;
 use crate::array::{GlobalArray, ReadView, index_at};
-use crate::dist::Slice;
 use crate::element::Element;
 use crate::error::Result;
 use crate::operator::{Combine, Number, Op, better};
@@ -159,23 +158,16 @@ impl<O> Tree<'_, O> {
 
 impl<T: Element, const D: usize> ReadView<'_, T, D> {
     /// Elements by their place in row-major order. One-sided.
-    pub(super) fn flat_range(&self, range: Range<usize>) -> Result<Vec<T>> {
-        let shape = self.array.shape();
-        if D == 1 {
-            let slice = Slice {
-                start: range.start,
-                step: 1,
-                count: range.len(),
-            };
-            return self.array.load_section([slice; D]);
-        }
-        let mut all = Vec::with_capacity(range.len());
-        let mut at = range.start;
-        while at < range.end {
-            let to = range.end.min(at + 16 * BLOCK);
-            let indices: Vec<_> = (at..to).map(|flat| index_at(flat, shape)).collect();
-            all.extend(self.array.gather_anyway(&indices)?);
-            at = to;
+    pub(in crate::array) fn flat_range(&self, range: Range<usize>) -> Result<Vec<T>> {
+        let len = range.len();
+        let mut boxes = self.array.layout.boxes_of_range(range);
+        let Some(first) = boxes.next() else {
+            return Ok(Vec::new());
+        };
+        let mut all = self.array.load_section(first)?;
+        all.reserve_exact(len - all.len());
+        for slices in boxes {
+            all.extend(self.array.load_section(slices)?);
         }
         Ok(all)
     }
@@ -236,17 +228,28 @@ impl<T: Number, const D: usize> GlobalArray<T, D> {
 
     #[track_caller]
     fn arg(&mut self, op: Op) -> Result<Option<([usize; D], T)>> {
+        let threads = threads::of_this_rank()?;
         let (team, layout) = (self.team(), self.layout.clone());
         let view = self.read()?;
         // Memory is in row-major order of the indices that this rank holds.
-        let values = rows(&layout, team.rank(), &view, false);
+        let mine = rows(&layout, team.rank(), &view, false);
+        let pieces = threads.pieces(&mine, |piece| (best_of(op, piece), piece.len()));
         let mut best: Option<(T, usize)> = None;
-        for (place, &value) in values.into_iter().flatten().enumerate() {
-            if best.is_none_or(|(best, _)| better(op, value, best)) {
-                best = Some((value, place));
+        let mut passed = 0;
+        for (found, len) in pieces {
+            if let Some((value, place)) = found
+                && best.is_none_or(|(best, _)| better(op, value, best))
+            {
+                best = Some((value, passed + place));
             }
+            passed += len;
         }
-        let index = |(_, place): (T, usize)| view.owned().iter().nth(place).unwrap_or([0; D]);
+        let index = |(_, place): (T, usize)| {
+            layout.global(
+                team.rank(),
+                index_at(place, layout.owned_shape(team.rank())),
+            )
+        };
         let index: Option<[usize; D]> = best.map(index);
         let value = best.map(|(value, _)| value);
         let values = team.all_gather_ragged(value.as_slice())?;
@@ -265,6 +268,17 @@ impl<T: Number, const D: usize> GlobalArray<T, D> {
         }
         Ok(best)
     }
+}
+
+/// The first of the best values, and its place.
+fn best_of<T: Number>(op: Op, values: &[T]) -> Option<(T, usize)> {
+    let mut best: Option<(T, usize)> = None;
+    for (place, &value) in values.iter().enumerate() {
+        if best.is_none_or(|(best, _)| better(op, value, best)) {
+            best = Some((value, place));
+        }
+    }
+    best
 }
 
 #[cfg(test)]

@@ -10,14 +10,17 @@
 //! 4 bytes    CRC-32C of those
 //! ```
 
-use super::{NewFile, PIECE, Transfer, agree, failed, runs};
-use crate::array::GlobalArray;
+use super::{NewFile, Order, PIECE, Transfer, agree, failed, runs};
+use crate::array::{GlobalArray, ReadView};
+use crate::dist::block_start;
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::Team;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -51,8 +54,9 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// number of ranks. What was at `path` is replaced when all is written and on the disk: there is
     /// always a whole one.
     ///
-    /// Collective, and a [barrier](Team::barrier) at the beginning and the end. An array that is not
-    /// one of whole rows, one rank after another, is copied for it.
+    /// Collective, and a [barrier](Team::barrier) at the beginning and the end. Each rank writes its own
+    /// elements if those are whole rows, or some of one row; else the ranks write equal shares, which
+    /// they read from whoever has them, 8 MiB at a time.
     ///
     /// # Errors
     /// As [`GlobalArray::save_raw`].
@@ -67,78 +71,52 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::checkpoint`].
     #[track_caller]
     pub fn checkpoint_with(&mut self, path: impl AsRef<Path>, transfer: &Transfer) -> Result<()> {
-        let team = self.team();
-        let order = super::Order::C;
-        // One run for each rank, those of one rank after another's.
-        let one = |rank| runs(&self.layout, rank, order).is_some_and(|runs| runs.len() <= 1);
-        if !(0..team.size()).all(one) {
-            return self.in_rows()?.checkpoint_with(path, transfer);
-        }
-        let path = path.as_ref();
+        let (team, path) = (self.team(), path.as_ref());
         let shape = self.shape().map(|len| len as u64).to_vec();
         let view = self.read()?;
-        let mine = runs(&view.array.layout, team.rank(), order).unwrap_or_default();
-        let mine = mine.first().map_or((0, &[][..]), |run| {
-            (run.file, &view[run.memory..run.memory + run.count])
-        });
-        let (first, elements) = mine;
-        let bytes: &[u8] = bytemuck::cast_slice(elements);
-        let step = (PIECE / size_of::<T>()).max(1) * size_of::<T>();
-        let pieces: Vec<Piece> = bytes
-            .chunks(step)
-            .map(|piece| Piece {
-                count: (piece.len() / size_of::<T>()) as u64,
-                checksum: crc32c::crc32c(piece),
-            })
-            .collect();
-        // By the place of their elements: ranks need not hold them in the order of ranks.
-        let firsts = team.all_gather(first)?;
-        let all = team.all_gather_ragged(&table(&pieces))?;
-        let mut by_place: Vec<usize> = (0..team.size())
-            .filter(|&rank| !all[rank].is_empty())
-            .collect();
-        by_place.sort_by_key(|&rank| firsts[rank]);
-        let mut end: Vec<u8> = by_place
-            .iter()
-            .flat_map(|&rank| &all[rank])
-            .copied()
-            .collect();
-        let count = end.len() / ENTRY;
-        end.extend_from_slice(&crc32c::crc32c(&end).to_le_bytes());
+        let share = Share::new(&view, &team);
+        let step = (PIECE / size_of::<T>()).max(1);
+        let shares = team.all_gather([share.range.start, share.range.len()])?;
+        let pieces: usize = shares.iter().map(|[_, len]| len.div_ceil(step)).sum();
         let head = Head {
             version: 1,
             element: std::any::type_name::<T>().into(),
             size: size_of::<T>() as u64,
             little_endian: cfg!(target_endian = "little"),
             shape,
-            pieces: count as u64,
+            pieces: pieces as u64,
         };
         let head = head.bytes()?;
         let data = view.global_len() as u64 * size_of::<T>() as u64;
-        let file = NewFile::create(&team, path, &head, DATA + data + end.len() as u64)?;
+        let end = (pieces * ENTRY + 4) as u64;
+        let file = NewFile::create(&team, path, &head, DATA + data + end)?;
+        let written = share.write((&file.file, &file.other), step, transfer);
+        let all = team.all_gather_ragged(&table(&agree(&team, written)?))?;
         let mut written = Ok(());
-        let mut at = DATA + first * size_of::<T>() as u64;
-        transfer.tell(0, bytes.len() as u64);
-        for (number, piece) in bytes.chunks(step).enumerate() {
-            written = file.file.write_all_at(piece, at);
-            if written.is_err() {
-                break;
-            }
-            at += piece.len() as u64;
-            let done = (number * step + piece.len()) as u64;
-            transfer.tell(done, bytes.len() as u64);
+        if team.rank() == 0 {
+            // By the place of their elements: ranks need not hold them in the order of ranks.
+            let mut by_place: Vec<usize> = (0..team.size()).collect();
+            by_place.sort_by_key(|&rank| shares[rank]);
+            let mut end: Vec<u8> = by_place
+                .iter()
+                .flat_map(|&rank| &all[rank])
+                .copied()
+                .collect();
+            end.extend_from_slice(&crc32c::crc32c(&end).to_le_bytes());
+            let place = DATA + data;
+            written = file
+                .file
+                .write_all_at(&end, place)
+                .map_err(|error| failed("writing", path, &error));
         }
-        if team.rank() == 0 && written.is_ok() {
-            written = file.file.write_all_at(&end, DATA + data);
-        }
-        let written = written.map_err(|error| failed("writing", path, &error));
         file.finish(written)?;
         view.close()
     }
 
     /// The array of a checkpoint, in blocks. Every checksum is compared.
     ///
-    /// Collective.
+    /// Collective. Each rank reads an equal share, for which it needs room beside the array, before any
+    /// element is written.
     ///
     /// # Errors
     /// On all ranks: [`ErrorKind::Io`] if one cannot read, or if it is no checkpoint, or a damaged one;
@@ -146,11 +124,20 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// [`ErrorKind::InvalidValue`] if bytes are no `T`; else as [`GlobalArray::new`].
     #[track_caller]
     pub fn restore(world: &Team, path: impl AsRef<Path>) -> Result<Self> {
+        Self::restore_with(world, path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::restore`], with a word on the progress.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::restore`].
+    #[track_caller]
+    pub fn restore_with(world: &Team, path: impl AsRef<Path>, transfer: &Transfer) -> Result<Self> {
         let path = path.as_ref();
         let found = Found::read::<T>(world, path, D)?;
         let shape: [usize; D] = found.shape.as_slice().try_into().unwrap_or([0; D]);
         let mut array: Self = Self::builder(world, shape).allocate()?;
-        array.restore_from(path, &found, &Transfer::new())?;
+        array.restore_from(path, &found, transfer)?;
         Ok(array)
     }
 
@@ -161,6 +148,19 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::restore`]; [`ErrorKind::InvalidArgument`] on all ranks if the shapes differ.
     #[track_caller]
     pub fn read_checkpoint(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        self.read_checkpoint_with(path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::read_checkpoint`], with a word on the progress.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::read_checkpoint`].
+    #[track_caller]
+    pub fn read_checkpoint_with(
+        &mut self,
+        path: impl AsRef<Path>,
+        transfer: &Transfer,
+    ) -> Result<()> {
         let path = path.as_ref();
         let found = Found::read::<T>(&self.team(), path, D)?;
         if found.shape != self.shape() {
@@ -174,7 +174,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 ),
             ));
         }
-        self.restore_from(path, &found, &Transfer::new())
+        self.restore_from(path, &found, transfer)
     }
 
     #[track_caller]
@@ -208,7 +208,74 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let read = read_pieces::<T>(path, first, &found.pieces[mine], transfer);
         let values = agree(&team, read)?;
         let start = usize::try_from(first).unwrap_or(usize::MAX);
-        self.scatter_flat(start, &values)
+        self.scatter_flat("read_checkpoint", start, &values)
+    }
+}
+
+/// What a rank writes: elements that follow each other in the file.
+struct Share<'a, T: Element, const D: usize> {
+    view: &'a ReadView<'a, T, D>,
+    range: Range<usize>,
+    /// Where they are in its own memory; None if they are read from whoever has them.
+    memory: Option<usize>,
+}
+
+impl<'a, T: Element, const D: usize> Share<'a, T, D> {
+    /// Its own elements, if those of each rank are one run; else equal shares.
+    fn new(view: &'a ReadView<'a, T, D>, team: &Team) -> Self {
+        let runs_of = |rank| runs(&view.array.layout, rank, Order::C);
+        let one = |rank| runs_of(rank).is_some_and(|runs| runs.len() <= 1);
+        if (0..team.size()).all(one) {
+            let run = runs_of(team.rank()).and_then(|runs| runs.first().copied());
+            let (first, count) = run.map_or((0, 0), |run| (run.file, run.count));
+            let first = usize::try_from(first).unwrap_or(usize::MAX);
+            return Self {
+                view,
+                range: first..first + count,
+                memory: Some(run.map_or(0, |run| run.memory)),
+            };
+        }
+        let start = |rank| block_start(view.global_len(), team.size(), rank);
+        Self {
+            view,
+            range: start(team.rank())..start(team.rank() + 1),
+            memory: None,
+        }
+    }
+
+    /// Writes it in pieces of `step` elements.
+    fn write(
+        &self,
+        (file, path): (&File, &Path),
+        step: usize,
+        transfer: &Transfer,
+    ) -> Result<Vec<Piece>> {
+        let size = size_of::<T>() as u64;
+        let total = self.range.len() as u64 * size;
+        let mut pieces = Vec::with_capacity(self.range.len().div_ceil(step));
+        transfer.tell(0, total);
+        for start in self.range.clone().step_by(step) {
+            let range = start..self.range.end.min(start + step);
+            let done = (range.end - self.range.start) as u64;
+            let elements = self.elements(range)?;
+            let bytes: &[u8] = bytemuck::cast_slice(&elements);
+            pieces.push(Piece {
+                count: elements.len() as u64,
+                checksum: crc32c::crc32c(bytes),
+            });
+            file.write_all_at(bytes, DATA + start as u64 * size)
+                .map_err(|error| failed("writing", path, &error))?;
+            transfer.tell(done * size, total);
+        }
+        Ok(pieces)
+    }
+
+    fn elements(&self, range: Range<usize>) -> Result<Cow<'_, [T]>> {
+        let Some(memory) = self.memory else {
+            return self.view.flat_range(range).map(Cow::Owned);
+        };
+        let at = memory + range.start - self.range.start;
+        Ok(Cow::Borrowed(&self.view[at..at + range.len()]))
     }
 }
 

@@ -2,12 +2,16 @@
 //!
 //! All of these are collective, and what fails on one rank is an error on all. A file is written
 //! under another name and renamed when all ranks have written their part, so a path always leads
-//! to the old file or to the whole new one. All ranks must see one file system.
+//! to the old file or to the whole new one, and what a killed job has left of a new one goes with the
+//! next. All ranks must see one file system.
 
 mod checkpoint;
 mod npy;
 mod raw;
 mod runs;
+#[cfg(test)]
+mod tests;
+mod unfinished;
 #[cfg(feature = "zarr")]
 mod zarr;
 
@@ -15,23 +19,22 @@ pub use npy::Numpy;
 #[cfg(feature = "zarr")]
 pub use zarr::Zarr;
 
-use super::{GlobalArray, index_at};
-use crate::dist::Slice;
+use super::GlobalArray;
+use super::races::Access;
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::Team;
 use runs::{Run, runs};
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use unfinished::{Unfinished, folder_of};
 
 /// Most bytes of one read or write.
 const PIECE: usize = 8 << 20;
-/// Elements that are scattered at a time.
-const BATCH: usize = 64 << 10;
 
 /// In which order a file has the elements of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -110,7 +113,7 @@ fn failed(doing: &str, path: &Path, error: &io::Error) -> Error {
 
 /// All ranks learn whether all have come so far: the first failure is everybody's.
 #[track_caller]
-fn agree<R>(team: &Team, mine: Result<R>) -> Result<R> {
+pub(super) fn agree<R>(team: &Team, mine: Result<R>) -> Result<R> {
     let said = mine
         .as_ref()
         .err()
@@ -129,11 +132,12 @@ fn agree<R>(team: &Team, mine: Result<R>) -> Result<R> {
     }
 }
 
-/// The kinds that failures of files have, so that they travel.
-const KINDS: [ErrorKind; 3] = [
+/// The kinds that failures of one rank have, so that they travel.
+const KINDS: [ErrorKind; 4] = [
     ErrorKind::Io,
     ErrorKind::InvalidValue,
     ErrorKind::InvalidArgument,
+    ErrorKind::NoRoom,
 ];
 
 fn number(kind: ErrorKind) -> usize {
@@ -149,7 +153,7 @@ struct NewFile<'a> {
     team: &'a Team,
     path: &'a Path,
     other: PathBuf,
-    /// This rank's way into it.
+    /// This rank's way into it; rank 0's is locked.
     file: File,
     complete: bool,
 }
@@ -158,26 +162,19 @@ impl<'a> NewFile<'a> {
     /// Makes it, `len` bytes long, beginning with `head`. Collective.
     #[track_caller]
     fn create(team: &'a Team, path: &'a Path, head: &[u8], len: u64) -> Result<Self> {
-        let mut name = path
-            .file_name()
-            .map_or_else(OsString::new, ToOwned::to_owned);
-        // Two jobs may write to one path: the last one wins.
-        let number = team.core().context().job() ^ u128::from(std::process::id()) << 64;
-        name.push(format!(".{:032x}.part", team.broadcast(0, number)?));
-        let other = path.with_file_name(name);
-        let made = if team.rank() == 0 {
-            make(&other, head, len).map_err(|error| failed("writing", &other, &error))
-        } else {
-            Ok(())
+        let made = match team.rank() {
+            0 => make(team, path, head, len).map(Some),
+            _ => Ok(None),
         };
-        let made = agree(team, made).and_then(|()| {
-            let file = OpenOptions::new().write(true).open(&other);
-            agree(
-                team,
-                file.map_err(|error| failed("writing", &other, &error)),
-            )
-        });
-        match made {
+        let made = agree(team, made)?;
+        let number = made.as_ref().map_or(0, |made| made.number);
+        let other = unfinished::name(path, team.broadcast(0, number)?);
+        let opened = match made {
+            Some(made) => Ok(made.file),
+            None => OpenOptions::new().write(true).open(&other),
+        };
+        let opened = opened.map_err(|error| failed("writing", &other, &error));
+        match agree(team, opened) {
             Ok(file) => Ok(Self {
                 team,
                 path,
@@ -225,19 +222,24 @@ impl Drop for NewFile<'_> {
     }
 }
 
-fn make(path: &Path, head: &[u8], len: u64) -> io::Result<()> {
-    let file = File::create(path)?;
-    file.write_all_at(head, 0)?;
-    file.set_len(len)
+/// Makes what is going to be `path`, with its head and length.
+fn make(team: &Team, path: &Path, head: &[u8], len: u64) -> Result<Unfinished> {
+    let made = Unfinished::file(team, path);
+    let made = made.map_err(|error| failed("writing", path, &error))?;
+    let begun = made
+        .file
+        .write_all_at(head, 0)
+        .and_then(|()| made.file.set_len(len));
+    begun.map_err(|error| {
+        let _ = fs::remove_file(&made.path);
+        failed("writing", path, &error)
+    })?;
+    Ok(made)
 }
 
 /// The new name is on the disk, too.
 fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    File::open(folder)?.sync_all()
+    File::open(folder_of(path))?.sync_all()
 }
 
 /// Writes this rank's elements, which begin at byte `at`.
@@ -248,7 +250,7 @@ fn write_elements<T: Element>(
     memory: &[T],
     transfer: &Transfer,
 ) -> Result<()> {
-    let mut counter = Counter::new::<T>(runs, transfer);
+    let mut counter = Counter::of(runs.iter().map(|run| run.count * size_of::<T>()), transfer);
     for run in runs {
         let place = at + run.file * size_of::<T>() as u64;
         let spaced: Vec<T>;
@@ -279,7 +281,7 @@ fn read_elements<T: Element>(
     transfer: &Transfer,
     swap: Swap<'_>,
 ) -> Result<()> {
-    let mut counter = Counter::new::<T>(runs, transfer);
+    let mut counter = Counter::of(runs.iter().map(|run| run.count * size_of::<T>()), transfer);
     let mut read = |bytes: &mut [u8], mut place: u64| {
         for piece in bytes.chunks_mut(PIECE) {
             file.read_exact_at(piece, place)
@@ -320,15 +322,15 @@ struct Counter<'a> {
 }
 
 impl<'a> Counter<'a> {
-    fn new<T>(runs: &[Run], transfer: &'a Transfer) -> Self {
-        let count: usize = runs.iter().map(|run| run.count).sum();
-        let this = Self {
+    /// Of pieces of so many bytes.
+    fn of(pieces: impl Iterator<Item = usize>, transfer: &'a Transfer) -> Self {
+        let total = pieces.map(|bytes| bytes as u64).sum();
+        transfer.tell(0, total);
+        Self {
             done: 0,
-            total: (count * size_of::<T>()) as u64,
+            total,
             transfer,
-        };
-        transfer.tell(0, this.total);
-        this
+        }
     }
 
     fn add(&mut self, bytes: usize) {
@@ -374,16 +376,22 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             Ok((file, len))
         });
         let file = file.map_err(|error| failed("reading", path, &error));
-        let wanted = at + self.len() as u64 * size_of::<T>() as u64;
-        let file = file.and_then(|(file, len)| match len < wanted {
-            false => Ok(file),
-            true => Err(Error::new(
+        // More than can be counted is more than any file has.
+        let bytes = (self.len() as u64).checked_mul(size_of::<T>() as u64);
+        let wanted = bytes.and_then(|bytes| at.checked_add(bytes));
+        let file = file.and_then(|(file, len)| {
+            if wanted.is_some_and(|wanted| wanted <= len) {
+                return Ok(file);
+            }
+            Err(Error::new(
                 ErrorKind::Io,
                 format!(
-                    "{} has {len} bytes, not {wanted}: it is cut short",
-                    path.display()
+                    "{} has {len} bytes, not {} elements of {} bytes from byte {at} on: it is cut short",
+                    path.display(),
+                    self.len(),
+                    size_of::<T>()
                 ),
-            )),
+            ))
         });
         let file = agree(&team, file)?;
         let mut view = self.local()?;
@@ -396,30 +404,22 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Writes elements to where they belong: `values` are those from place `start` on in C order.
     /// Collective.
     #[track_caller]
-    fn scatter_flat(&mut self, start: usize, values: &[T]) -> Result<()> {
-        let shape = self.shape();
-        let mut put = Ok(());
-        for (number, batch) in values.chunks(BATCH).enumerate() {
-            let first = start + number * BATCH;
-            put = if D == 1 {
-                let slice = Slice {
-                    start: first,
-                    step: 1,
-                    count: batch.len(),
-                };
-                self.store_section([slice; D], batch)
-            } else {
-                let indices: Vec<[usize; D]> = (first..first + batch.len())
-                    .map(|flat| index_at(flat, shape))
-                    .collect();
-                self.scatter(&indices, batch)
-            };
-            if put.is_err() {
-                break;
-            }
-        }
+    fn scatter_flat(&mut self, call: &'static str, start: usize, values: &[T]) -> Result<()> {
+        let put = self.put_flat(Access::write(call, Location::caller()), start, values);
         self.team().barrier()?;
         put
+    }
+
+    fn put_flat(&self, access: Access, start: usize, mut values: &[T]) -> Result<()> {
+        self.mode.check_open(access.call)?;
+        for slices in self.layout.boxes_of_range(start..start + values.len()) {
+            let len = slices.iter().map(|slice| slice.count).product();
+            let (here, rest) = values.split_at(len);
+            self.note_section(access, slices)?;
+            self.store_section(slices, here)?;
+            values = rest;
+        }
+        Ok(())
     }
 
     /// A copy whose ranks hold whole rows, one rank after another.

@@ -113,6 +113,19 @@ impl<T: Numpy, const D: usize> GlobalArray<T, D> {
     /// as [`GlobalArray::new`] and [`GlobalArray::load_raw`].
     #[track_caller]
     pub fn load_npy(world: &Team, path: impl AsRef<Path>) -> Result<Self> {
+        Self::load_npy_with(world, path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::load_npy`], with a word on the progress. The file says its order itself.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::load_npy`].
+    #[track_caller]
+    pub fn load_npy_with(
+        world: &Team,
+        path: impl AsRef<Path>,
+        transfer: &Transfer,
+    ) -> Result<Self> {
         let path = path.as_ref();
         let header = read_header::<T>(world, path)?;
         let shape: [usize; D] = header.shape.as_slice().try_into().map_err(|_| {
@@ -126,7 +139,7 @@ impl<T: Numpy, const D: usize> GlobalArray<T, D> {
             )
         })?;
         let mut array: Self = Self::builder(world, shape).build()?;
-        array.load_from(path, &header, &Transfer::new())?;
+        array.load_from(path, &header, transfer)?;
         Ok(array)
     }
 
@@ -193,20 +206,23 @@ fn is_swapped(descr: &str) -> bool {
 fn read_header<T: Numpy>(team: &Team, path: &Path) -> Result<Header> {
     let header = match team.rank() {
         0 => read(path).and_then(|header| {
-            let (_, name) = header.descr.split_at_checked(1).unwrap_or_default();
-            if name == T::NAME {
-                return Ok(Some(header));
+            let (order, name) = header.descr.split_at_checked(1).unwrap_or_default();
+            let other = |what: String| {
+                let text = format!("{} has elements of {what}", path.display());
+                Err(Error::new(ErrorKind::InvalidArgument, text))
+            };
+            let (descr, right) = (&header.descr, descr::<T>());
+            if name != T::NAME {
+                let wanted = std::any::type_name::<T>();
+                return other(format!("type {descr:?}, not {wanted}, which is {right:?}"));
             }
-            Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "{} has elements of type {:?}, not {}, which is {:?}",
-                    path.display(),
-                    header.descr,
-                    std::any::type_name::<T>(),
-                    descr::<T>()
-                ),
-            ))
+            // Of one byte there is no order, so any is right.
+            if !matches!(order, "<" | ">" | "=") && (order != "|" || T::PART > 1) {
+                return other(format!(
+                    "type {descr:?}, whose order of bytes is none of <, > and =: it could be {right:?}"
+                ));
+            }
+            Ok(Some(header))
         }),
         _ => Ok(None),
     };

@@ -10,7 +10,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Writes all elements to a file, as their bytes are in memory and nothing else, in C order. What
     /// was at `path` is replaced when all is written.
     ///
-    /// Collective, and a [barrier](crate::Team::barrier) at the beginning and the end.
+    /// Collective, and a [barrier](crate::Team::barrier) at the beginning and the end. In a cyclic
+    /// distribution, whose runs are too short to be written one by one, the array is copied for it.
     ///
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) on all ranks if one cannot write, with the rank, the

@@ -1,14 +1,15 @@
 //! Zarr, version 3, by the crate `zarrs`: a folder of compressed chunks.
 
-use super::{agree, failed};
-use crate::array::rows::rows_mut;
+use super::unfinished::{self, Unfinished};
+use super::{Counter, PIECE, Transfer, agree, failed};
 use crate::array::{GlobalArray, index_at};
-use crate::dist::Slice;
+use crate::dist::{Layout, Slice};
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::world::Team;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use zarrs::array::codec::GzipCodec;
 use zarrs::array::{Array, ArrayBuilder, DataType, ElementOwned, FillValue};
@@ -81,40 +82,61 @@ impl<T: Zarr, const D: usize> GlobalArray<T, D> {
     /// `path`. Else as [`GlobalArray::read`].
     #[track_caller]
     pub fn save_zarr(&mut self, path: impl AsRef<Path>, chunk: [usize; D]) -> Result<()> {
+        self.save_zarr_with(path, chunk, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::save_zarr`], with a word on the progress, chunk by chunk. The order is C's.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::save_zarr`].
+    #[track_caller]
+    pub fn save_zarr_with(
+        &mut self,
+        path: impl AsRef<Path>,
+        chunk: [usize; D],
+        transfer: &Transfer,
+    ) -> Result<()> {
         let (team, path) = (self.team(), path.as_ref());
         if chunk.contains(&0) {
             self.window.core().refuse();
             let text = format!("save_zarr in chunks of {chunk:?}");
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".part");
-        let part = path.with_file_name(name);
-        let made = match team.rank() {
-            0 => create::<T, D>(path, &part, self.shape(), chunk),
-            _ => Ok(()),
-        };
-        agree(&team, made)?;
         let view = self.read()?;
+        let made = match team.rank() {
+            0 => create::<T, D>(&team, path, view.global_shape(), chunk).map(Some),
+            _ => Ok(None),
+        };
+        // Locked as long as it is not finished.
+        let made = agree(&team, made)?;
+        let number = made.as_ref().map_or(0, |made| made.number);
+        let part = unfinished::name(path, team.broadcast(0, number)?);
         let written = open(&part).and_then(|stored| {
             let shape = view.global_shape();
             let grid: [usize; D] = std::array::from_fn(|d| shape[d].div_ceil(chunk[d]));
             let chunks = grid.iter().product();
-            for number in (team.rank()..chunks).step_by(team.size()) {
+            let chunks = (team.rank()..chunks).step_by(team.size());
+            let slices_of = |number| -> [Slice; D] {
                 let place = index_at(number, grid);
-                let slices: [Slice; D] = std::array::from_fn(|d| {
+                std::array::from_fn(|d| {
                     let start = place[d] * chunk[d];
                     Slice {
                         start,
                         step: 1,
                         count: chunk[d].min(shape[d] - start),
                     }
-                });
+                })
+            };
+            let mut counter = Counter::of(
+                chunks.clone().map(|k| bytes_of::<T, D>(&slices_of(k))),
+                transfer,
+            );
+            for slices in chunks.map(slices_of) {
                 let values = view.array.load_section(slices)?;
-                let ranges = slices.map(|it| it.start as u64..(it.start + it.count) as u64);
                 stored
-                    .store_array_subset_elements(&ArraySubset::new_with_ranges(&ranges), &values)
+                    .store_array_subset_elements(&subset(&slices), &values)
                     .map_err(|error| wrong(path, error))?;
+                counter.add(bytes_of::<T, D>(&slices));
             }
             Ok(())
         });
@@ -143,10 +165,23 @@ impl<T: Zarr, const D: usize> GlobalArray<T, D> {
     /// another type or number of dimensions; else as [`GlobalArray::new`].
     #[track_caller]
     pub fn load_zarr(world: &Team, path: impl AsRef<Path>) -> Result<Self> {
+        Self::load_zarr_with(world, path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::load_zarr`], with a word on the progress.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::load_zarr`].
+    #[track_caller]
+    pub fn load_zarr_with(
+        world: &Team,
+        path: impl AsRef<Path>,
+        transfer: &Transfer,
+    ) -> Result<Self> {
         let path = path.as_ref();
         let shape = shape_of::<T, D>(world, path)?;
         let mut array: Self = Self::builder(world, shape).build()?;
-        array.fill_from_zarr(path)?;
+        array.fill_from_zarr(path, transfer)?;
         Ok(array)
     }
 
@@ -157,6 +192,15 @@ impl<T: Zarr, const D: usize> GlobalArray<T, D> {
     /// As [`GlobalArray::load_zarr`]; [`ErrorKind::InvalidArgument`] on all ranks if the shapes differ.
     #[track_caller]
     pub fn read_zarr(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        self.read_zarr_with(path, &Transfer::new())
+    }
+
+    /// As [`GlobalArray::read_zarr`], with a word on the progress.
+    ///
+    /// # Errors
+    /// As [`GlobalArray::read_zarr`].
+    #[track_caller]
+    pub fn read_zarr_with(&mut self, path: impl AsRef<Path>, transfer: &Transfer) -> Result<()> {
         let path = path.as_ref();
         let shape = shape_of::<T, D>(&self.team(), path)?;
         if shape != self.shape() {
@@ -164,59 +208,137 @@ impl<T: Zarr, const D: usize> GlobalArray<T, D> {
             let text = format!("{path} has an array of {shape:?}, not {own:?}");
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        self.fill_from_zarr(path)
+        self.fill_from_zarr(path, transfer)
     }
 
     #[track_caller]
-    fn fill_from_zarr(&mut self, path: &Path) -> Result<()> {
+    fn fill_from_zarr(&mut self, path: &Path, transfer: &Transfer) -> Result<()> {
         let team = self.team();
         let Some(ranges) = self.owned(team.rank()).ranges() else {
             let mut rows = self.in_rows()?;
-            rows.fill_from_zarr(path)?;
+            rows.fill_from_zarr(path, transfer)?;
             return self.copy_from(&mut rows);
         };
-        let ranges = ranges.map(|range| range.start as u64..range.end as u64);
-        let values = if ranges.iter().any(|range| range.is_empty()) {
-            Ok(Vec::new())
-        } else {
-            open(path).and_then(|stored| {
-                stored
-                    .retrieve_array_subset_elements::<T>(&ArraySubset::new_with_ranges(&ranges))
-                    .map_err(|error| wrong(path, error))
-            })
-        };
-        let values = agree(&team, values)?;
+        let stored = agree(&team, open(path))?;
         let layout = self.layout.clone();
         let mut view = self.local()?;
-        let mut values = values.into_iter();
-        for row in rows_mut(&layout, team.rank(), &mut view, false) {
-            row.iter_mut()
-                .zip(&mut values)
-                .for_each(|(to, value)| *to = value);
+        let chunk = chunk_of(&stored);
+        let boxes = boxes::<T, D>(ranges, chunk);
+        let mut counter = Counter::of(boxes.iter().map(bytes_of::<T, D>), transfer);
+        let mut read = Ok(());
+        for slices in boxes {
+            let values = stored
+                .retrieve_array_subset_elements::<T>(&subset(&slices))
+                .map_err(|error| wrong(path, error));
+            match values {
+                Ok(values) => spread(&layout, slices, &values, &mut view),
+                Err(error) => {
+                    read = Err(error);
+                    break;
+                }
+            }
+            counter.add(bytes_of::<T, D>(&slices));
         }
-        view.close()
+        let read = agree(&team, read);
+        view.close()?;
+        read
     }
 }
 
+/// Bytes of a section of `T`s.
+fn bytes_of<T, const D: usize>(slices: &[Slice; D]) -> usize {
+    let len: usize = slices.iter().map(|slice| slice.count).product();
+    len * size_of::<T>()
+}
+
+fn subset<const D: usize>(slices: &[Slice; D]) -> ArraySubset {
+    let ranges = slices.map(|it| it.start as u64..(it.start + it.count) as u64);
+    ArraySubset::new_with_ranges(&ranges)
+}
+
+/// The shape of the first chunk, which the others have, too, unless they are at an edge.
+fn chunk_of<const D: usize>(stored: &Stored) -> [usize; D] {
+    let shape = stored.chunk_shape(&[0; D]).ok();
+    std::array::from_fn(|d| {
+        let len = shape.as_ref().and_then(|shape| shape.get(d));
+        len.map_or(1, |len| usize::try_from(len.get()).unwrap_or(usize::MAX))
+    })
+}
+
+/// The indices of these ranges in boxes of a few MiB, cut between chunks where that can be.
+fn boxes<T, const D: usize>(ranges: [Range<usize>; D], chunk: [usize; D]) -> Vec<[Slice; D]> {
+    let mut lists: [Vec<Slice>; D] = std::array::from_fn(|_| Vec::new());
+    let mut most = (PIECE / size_of::<T>()).max(1);
+    for d in (0..D).rev() {
+        // A whole number of chunks, or all.
+        let range = &ranges[d];
+        let len = match range.len() <= most {
+            true => range.end.max(1),
+            false => (most / chunk[d]).max(1).saturating_mul(chunk[d]),
+        };
+        let mut start = range.start;
+        while start < range.end {
+            let end = (start / len + 1).saturating_mul(len).min(range.end);
+            lists[d].push(Slice {
+                start,
+                step: 1,
+                count: end - start,
+            });
+            start = end;
+        }
+        most = (most / len.min(range.len()).max(1)).max(1);
+    }
+    let counts = lists.each_ref().map(Vec::len);
+    let number = counts.iter().product();
+    let places = (0..number).map(|k| index_at(k, counts));
+    places
+        .map(|place| std::array::from_fn(|d| lists[d][place[d]]))
+        .collect()
+}
+
+/// Puts a section of this rank's elements to their places in its memory.
+fn spread<T: Copy, const D: usize>(
+    layout: &Layout<D>,
+    slices: [Slice; D],
+    values: &[T],
+    memory: &mut [T],
+) {
+    for row in layout.patches(slices).flat_map(|patch| patch.rows()) {
+        for k in 0..row.count {
+            memory[row.offset_of(k)] = values[row.at_of(k)];
+        }
+    }
+}
+
+/// Makes what is going to be `path`, an array of no chunks.
 fn create<T: Zarr, const D: usize>(
+    team: &Team,
     path: &Path,
-    part: &PathBuf,
     shape: [usize; D],
     chunk: [usize; D],
-) -> Result<()> {
+) -> Result<Unfinished> {
     if path.exists() {
         return Err(Error::new(
             ErrorKind::Io,
             format!("writing {}: there is something already", path.display()),
         ));
     }
-    // What a job that was killed has left.
-    if part.exists() {
-        fs::remove_dir_all(part).map_err(|error| failed("removing", part, &error))?;
-    }
-    fs::create_dir(part).map_err(|error| failed("writing", part, &error))?;
-    let store = FilesystemStore::new(part).map_err(|error| wrong(path, error))?;
-    let gzip = GzipCodec::new(1).map_err(|error| wrong(path, error))?;
+    let made = Unfinished::folder(team, path);
+    let made = made.map_err(|error| failed("writing", path, &error))?;
+    describe::<T, D>(&made.path, shape, chunk).map_err(|error| {
+        let _ = fs::remove_dir_all(&made.path);
+        wrong(path, error)
+    })?;
+    Ok(made)
+}
+
+/// Writes what says what the array is.
+fn describe<T: Zarr, const D: usize>(
+    path: &Path,
+    shape: [usize; D],
+    chunk: [usize; D],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let store = FilesystemStore::new(path)?;
     let chunk: Vec<u64> = chunk.iter().map(|&len| len as u64).collect();
     let stored = ArrayBuilder::new(
         shape.iter().map(|&len| len as u64).collect::<Vec<_>>(),
@@ -224,10 +346,9 @@ fn create<T: Zarr, const D: usize>(
         T::data_type(),
         T::fill(),
     )
-    .bytes_to_bytes_codecs(vec![Arc::new(gzip)])
-    .build(Arc::new(store), "/")
-    .map_err(|error| wrong(path, error))?;
-    stored.store_metadata().map_err(|error| wrong(path, error))
+    .bytes_to_bytes_codecs(vec![Arc::new(GzipCodec::new(1)?)])
+    .build(Arc::new(store), "/")?;
+    Ok(stored.store_metadata()?)
 }
 
 /// The shape of a Zarr array of `T`s. Collective.
