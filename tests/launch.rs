@@ -63,14 +63,20 @@ fn ranks_64() {
 fn few_descriptors_from_the_start() {
     let good = Ok::<(), &str>(());
     for transports in [None, Some("tcp,self")] {
-        for (limits, ranks, expected) in [
-            ("-Sn 64", 32, good),
-            ("-n 64", 4, good),
-            ("-n 64", 32, Err("the hard limit (ulimit -Hn) is 64")),
-            ("-Sn 24", 4, Err("its limit (ulimit -n) is 24")),
-            ("-Sn 16", 2, Err("its limit (ulimit -n) is 16")),
+        for (limits, ranks, of_ranks, expected) in [
+            ("-Sn 64", 32, "-Sn 64", good),
+            ("-Sn 16", 8, "-Sn 16", good),
+            ("-n 64", 4, "-n 64", good),
+            (
+                "-n 64",
+                32,
+                "-n 64",
+                Err("the hard limit (ulimit -Hn) is 64"),
+            ),
+            ("-Sn 64", 4, "-n 24", Err("its limit (ulimit -Hn) is 24")),
+            ("-Sn 64", 2, "-n 16", Err("its limit (ulimit -Hn) is 16")),
         ] {
-            let case = format!("{transports:?}, {ranks} ranks, ulimit {limits}");
+            let case = format!("{transports:?}, {ranks} ranks, ulimit {limits}, {of_ranks}");
             let mark = format!("{} {case}", std::process::id());
             let mut command = std::process::Command::new("sh");
             command.args(["-c", &format!("ulimit {limits} && exec \"$0\" \"$@\"")]);
@@ -79,6 +85,7 @@ fn few_descriptors_from_the_start() {
                 .args(FEW)
                 .env("FEW_MARK", &mark)
                 .env("FEW_RANKS", ranks.to_string())
+                .env("FEW_OF_RANKS", of_ranks)
                 .env("PGAS_TIMEOUT", "20");
             if let Some(transports) = transports {
                 command.env("UCX_TLS", transports);
@@ -153,7 +160,10 @@ fn few_descriptors_worker() {
     let ranks: u32 = std::env::var("FEW_RANKS").unwrap().parse().unwrap();
     let run = || {
         let open_files = ucxrun::limits::raise(ranks)?;
-        ucxrun::Job::new(std::env::current_exe().unwrap())
+        let limits = std::env::var("FEW_OF_RANKS").unwrap();
+        ucxrun::Job::new("sh")
+            .args(["-c", &format!("ulimit {limits} && exec \"$0\" \"$@\"")])
+            .arg(std::env::current_exe().unwrap())
             .args(FEW)
             .ranks(ranks)
             .open_files(open_files)

@@ -189,7 +189,8 @@ impl World {
     /// Joins the job this process was started for; a program started by itself is alone.
     /// Dropping the world leaves the job, which waits for all ranks to do so.
     ///
-    /// Collective. Prefer [`World::run`], which also reports errors and panics to the launcher.
+    /// Collective. Prefer [`World::run`], which also reports errors and panics to the launcher. Raises
+    /// this process's soft limit on open files to what UCX may need, as far as the hard limit allows.
     ///
     /// # Who started it
     /// The first of these whose variables are set:

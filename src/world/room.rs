@@ -251,20 +251,33 @@ pub(super) fn shm_room() -> Option<u64> {
     (!read_only).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Files that a rank opens until it has met the others, beside what is open when UCX starts.
-/// Measured: 24 over tcp between four ranks, for two workers and their first connections, and 15 in
-/// shared memory. UCX 1.13 ends the process where it gets fewer.
+/// Files that a rank opens to start, beside what is open when UCX starts. Measured: 24 over tcp
+/// between four ranks, for two workers and their first connections, and 15 in shared memory. UCX 1.13
+/// ends the process where it gets fewer.
 const FILES: u64 = 24;
+/// And for each rank that it speaks to over tcp: connections of two workers, to and fro, over two
+/// networks.
+const FILES_A_RANK: u64 = 8;
 
+/// Raises this process's soft limit on open files to what UCX may need in a job of `ranks` ranks, as
+/// far as the hard limit allows. UCX's peers cannot tell why one that has no more does not answer.
+///
 /// # Errors
 /// A line that names the limit, if this process may not open as many files as a rank needs to start.
-pub(super) fn check_files() -> Result<(), String> {
-    use rustix::process::{Resource, getrlimit};
+pub(super) fn provide_files(ranks: usize) -> Result<(), String> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
     let open = fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
-    let needed = open + FILES;
+    let least = open + FILES;
+    let most = least + FILES_A_RANK * ranks as u64;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|soft| soft < most) {
+        limit.current = Some(limit.maximum.map_or(most, |hard| hard.min(most)));
+        // If that is refused, the limit is what it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
     match getrlimit(Resource::Nofile).current {
-        Some(limit) if limit < needed => Err(format!(
-            "this process needs {needed} open files or more, and its limit (ulimit -n) is {limit}"
+        Some(limit) if limit < least => Err(format!(
+            "this process needs {least} open files or more, and its limit (ulimit -Hn) is {limit}"
         )),
         _ => Ok(()),
     }

@@ -27,7 +27,7 @@ use super::peers::{Nodes, Peers};
 use super::pool::Pool;
 use super::progress::Service;
 use super::races::{Checks, Races};
-use super::room::{allows_posix, check_files, shm_text};
+use super::room::{allows_posix, provide_files, shm_text};
 use super::stats::Stats;
 use super::turn::Turn;
 use super::{Core, Job, Team, World};
@@ -404,7 +404,7 @@ fn same_software(everybody: &[Identity]) -> Result<()> {
 }
 
 fn start_ucx(job: u128, rank: usize, everybody: &[Identity]) -> Result<Context> {
-    check_files()
+    provide_files(everybody.len())
         .map_err(|text| Error::new(ErrorKind::Unsupported, format!("starting UCX: {text}")))?;
     let mut builder = Context::builder()
         .job(job)
