@@ -23,9 +23,13 @@ const LOOKS_WHEN_CROWDED: u32 = 1;
 /// waited for may need this one (a progress thread: with 2000 rounds a get from a rank that
 /// computes took 310 µs, with 20 it takes 9).
 const LOOKS_OF_PROGRESS: u32 = 25;
-/// `PGAS_YIELD`: how many microseconds to yield before sleeping. A sleep and wake-up costs some
-/// 50 µs, so give a waiter that will be served soon about as long to see it.
-static YIELD_FOR: AtomicU32 = AtomicU32::new(100);
+/// `PGAS_YIELD`: how many microseconds to yield before sleeping, in waits for ranks of the same
+/// node. A sleep and wake-up costs some 50 µs, and where ranks share cores one that sleeps makes
+/// others wait long enough to sleep, too: with 100 µs, 8 ranks on 2 cores fell into that again and
+/// again, and took twice as long for a barrier.
+static YIELD_FOR: AtomicU32 = AtomicU32::new(1000);
+/// A part of that where the network is waited for.
+const YIELD_FOR_NETWORK: u32 = 10;
 /// `PGAS_NAP`: milliseconds of the longest single sleep: how soon a sleeper notices a failure or
 /// its deadline.
 static NAP: AtomicU32 = AtomicU32::new(50);
@@ -72,6 +76,7 @@ pub(crate) struct Patience<'a> {
     began: Option<Instant>,
     /// How much longer than the limit.
     grace: Duration,
+    yield_for: Duration,
     /// Called once if it takes long.
     tell: Option<&'a dyn Fn(Duration)>,
 }
@@ -83,6 +88,9 @@ impl<'a> Patience<'a> {
             since: None,
             began: None,
             grace: Duration::ZERO,
+            yield_for: Duration::from_micros(u64::from(
+                YIELD_FOR.load(Ordering::Relaxed) / YIELD_FOR_NETWORK,
+            )),
             tell: None,
         }
     }
@@ -99,6 +107,7 @@ impl<'a> Patience<'a> {
     pub(crate) fn for_neighbours() -> Self {
         Self {
             spins: looks(),
+            yield_for: Duration::from_micros(YIELD_FOR.load(Ordering::Relaxed).into()),
             ..Self::new()
         }
     }
@@ -134,7 +143,7 @@ impl<'a> Patience<'a> {
                 format!("no answer for {limit:?}"),
             ));
         }
-        if waited < Duration::from_micros(YIELD_FOR.load(Ordering::Relaxed).into()) {
+        if waited < self.yield_for {
             std::thread::yield_now();
             return Ok(None);
         }
