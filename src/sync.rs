@@ -11,7 +11,7 @@ use crate::world::{Checks, Core, Team};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
 /// Longest sleep of a waiter that nobody wakes: what another node does wakes nobody, nor does what
@@ -37,7 +37,7 @@ const NAP: Duration = Duration::from_millis(1);
 /// ```
 pub struct Signals {
     /// For each rank its [bell](Bell), and its signals.
-    words: GlobalArray<u64, 2>,
+    words: GlobalArray<u64>,
     count: usize,
     core: Arc<Core>,
 }
@@ -50,10 +50,13 @@ impl Signals {
     /// # Errors
     /// As [`GlobalArray::new`].
     pub fn new(world: &Team, count: usize) -> Result<Self> {
-        let words = GlobalArray::builder(world, [world.size(), BELL + count])
-            .dist([Dist::Block, Dist::Whole])
-            .checks(Checks::Collectives)
-            .build()?;
+        // Equal parts, so that each rank has its own.
+        let words = GlobalArray::builder(
+            world,
+            world.size().saturating_mul(count.saturating_add(BELL)),
+        )
+        .checks(Checks::Collectives)
+        .build()?;
         Ok(Self {
             words,
             count,
@@ -94,21 +97,27 @@ impl Signals {
         &self,
         rank: usize,
         signal: usize,
-        change: impl FnOnce([usize; 2]) -> Result<u64>,
+        change: impl FnOnce(usize) -> Result<u64>,
     ) -> Result<u64> {
         self.check(rank, signal)?;
         // The data before the signal, on every transport.
         self.core.flush()?;
-        let before = change([rank, BELL + signal])?;
+        let before = change(self.at(rank, signal))?;
         self.bell(rank).ring(1)?;
         Ok(before)
     }
 
-    fn bell(&self, rank: usize) -> Bell<'_, 2> {
+    /// The index of a signal's word.
+    fn at(&self, rank: usize, signal: usize) -> usize {
+        rank * (BELL + self.count) + BELL + signal
+    }
+
+    fn bell(&self, rank: usize) -> Bell<'_> {
+        let start = rank * (BELL + self.count);
         Bell {
             words: &self.words,
-            rung: [rank, 0],
-            sleepers: [rank, 1],
+            rung: start,
+            sleepers: start + 1,
         }
     }
 
@@ -119,8 +128,7 @@ impl Signals {
     pub fn get(&self, signal: usize) -> Result<u64> {
         self.check(self.core.rank, signal)?;
         // An atomic operation: what was done before the signal is seen after it.
-        let at = [self.core.rank, BELL + signal];
-        self.words.fetch_add(at, 0)
+        self.words.fetch_add(self.at(self.core.rank, signal), 0)
     }
 
     /// Waits until `ready` holds for the value of a signal of this rank; returns that value. What
@@ -155,7 +163,7 @@ impl Signals {
         let mut look = || -> Result<Option<(usize, u64)>> {
             for &signal in signals {
                 // A plain look leaves the line with whoever raises the signal.
-                let value = self.words.look([rank, BELL + signal])?;
+                let value = self.words.look([self.at(rank, signal)])?;
                 if ready(value) {
                     self.seen(signal)?;
                     return Ok(Some((signal, value)));
@@ -190,7 +198,7 @@ impl Signals {
 
     /// What was done before this rank's signal was raised is seen from now on.
     fn seen(&self, signal: usize) -> Result<()> {
-        fence(Ordering::SeqCst);
+        fence(Ordering::Acquire);
         if self.core.races().is_some() {
             self.get(signal)?;
         }
@@ -220,27 +228,29 @@ impl Signals {
 }
 
 /// Two words of a rank's memory by which others of its node wake its sleepers, or those of all.
-struct Bell<'a, const D: usize> {
-    words: &'a GlobalArray<u64, D>,
+struct Bell<'a> {
+    words: &'a GlobalArray<u64>,
     /// Changes when there is something to see.
-    rung: [usize; D],
+    rung: usize,
     /// How many threads sleep.
-    sleepers: [usize; D],
+    sleepers: usize,
 }
 
-/// Words of a bell.
-const BELL: usize = 2;
+/// Words before a rank's signals: a cache line, as who raises a signal looks at the bell, and should
+/// not wait for a line that others look at.
+const BELL: usize = 8;
 
-impl<const D: usize> Bell<'_, D> {
+impl Bell<'_> {
     /// After something has changed: adds `change` to the word and wakes who sleeps on it, if
     /// anybody does. Nobody is woken on another node.
     fn ring(&self, change: u64) -> Result<()> {
-        let Some(word) = self.words.mapped(self.rung)? else {
+        let Some(word) = self.words.mapped([self.rung])? else {
             return Ok(());
         };
-        // A sleeper counts itself before it looks. An atomic operation, so that it is not done
-        // before the change that is to be seen.
-        if self.words.fetch_add(self.sleepers, 0)? != 0 {
+        // A sleeper counts itself before it looks. The look here is not before the change that is
+        // to be seen.
+        fence_after_atomic();
+        if self.words.look([self.sleepers])? != 0 {
             self.words.fetch_add(self.rung, change)?;
             // SAFETY: the word of a mapped element, aligned, accessed by atomics.
             wake_all(unsafe { AtomicU32::from_ptr(word.cast()) });
@@ -250,13 +260,14 @@ impl<const D: usize> Bell<'_, D> {
 
     /// Sleeps until somebody rings, for `nap` at most, unless `look` finds something first.
     fn sleep<R>(&self, nap: Duration, look: &mut dyn FnMut() -> Option<R>) -> Result<Option<R>> {
-        let Some(word) = self.words.mapped(self.rung)? else {
+        let Some(word) = self.words.mapped([self.rung])? else {
             std::thread::sleep(nap.min(NAP));
             return Ok(None);
         };
         // SAFETY: the word of a mapped element, aligned, accessed by atomics.
         let word = unsafe { AtomicU32::from_ptr(word.cast()) };
         self.words.fetch_add(self.sleepers, 1)?;
+        fence_after_atomic();
         // The half that the kernel compares.
         let seen = lower_half(self.words.fetch_add(self.rung, 0)?);
         let found = look();
@@ -265,6 +276,16 @@ impl<const D: usize> Bell<'_, D> {
         }
         self.words.fetch_sub(self.sleepers, 1)?;
         Ok(found)
+    }
+}
+
+/// What this thread does from now on is not done before its last atomic operation.
+fn fence_after_atomic() {
+    if cfg!(target_arch = "x86_64") {
+        // Such an operation is a fence there.
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -372,7 +393,8 @@ impl Counter {
 ///
 /// A rank that ends without giving it back ends the job, as it does in any case.
 pub struct GlobalMutex {
-    /// The next ticket, the one whose turn it is, and how many threads sleep until that changes.
+    /// The next ticket, the one whose turn it is, and after a [bell's](BELL) words how many threads
+    /// sleep until that changes.
     words: GlobalArray<u64>,
     core: Arc<Core>,
 }
@@ -385,7 +407,7 @@ impl GlobalMutex {
     /// # Errors
     /// As [`GlobalArray::new`].
     pub fn new(world: &Team) -> Result<Self> {
-        let words = GlobalArray::builder(world, 3)
+        let words = GlobalArray::builder(world, BELL + 1)
             .dist([Dist::Whole])
             .checks(Checks::Collectives)
             .build()?;
@@ -420,11 +442,11 @@ impl GlobalMutex {
 }
 
 impl GlobalMutex {
-    fn turn(&self) -> Bell<'_, 1> {
+    fn turn(&self) -> Bell<'_> {
         Bell {
             words: &self.words,
-            rung: [1],
-            sleepers: [2],
+            rung: 1,
+            sleepers: BELL,
         }
     }
 }
