@@ -52,6 +52,25 @@ fn ranks_are_bound_where_asked() {
         AFFINITY,
     ]));
     ended.expect(0, &["bound to processors 0"]);
+    // As many ranks as processors, each with its own; on several hosts each host begins again.
+    if !common::pretending() {
+        let cpus = std::thread::available_parallelism().unwrap().get();
+        let ended =
+            run(ucxrun(["--bind", "core", "-n", &cpus.to_string()]).args(["sh", "-c", AFFINITY]));
+        ended.expect(0, &[]);
+        let mut bound: Vec<_> = ended
+            .lines()
+            .iter()
+            .map(|line| line.split(' ').nth(1).unwrap().to_owned())
+            .collect();
+        assert!(
+            bound.iter().all(|list| list.parse::<u32>().is_ok()),
+            "{ended}"
+        );
+        bound.sort_unstable();
+        bound.dedup();
+        assert_eq!(bound.len(), cpus, "{ended}");
+    }
     // Not bound: without the option, and when there are too many.
     for options in [
         &["-n", "2"][..],
