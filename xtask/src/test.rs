@@ -148,9 +148,12 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
         // name, as with fewer packages cargo would choose other features and build all anew.
         tests.arg("--lib");
         for folder in ["tests", "ucx-sys/tests"] {
-            // That of feature zarr is about files.
-            for name in rust_files(folder)?.iter().filter(|name| *name != "zarr") {
-                tests.args(["--test", name]);
+            for name in rust_files(folder)? {
+                let own_transports = OWN_TRANSPORTS.contains(&name.as_str());
+                // That of feature zarr is about files.
+                if name != "zarr" && (leg == Leg::Ucx122 || !own_transports) {
+                    tests.args(["--test", &name]);
+                }
             }
         }
     }
@@ -165,6 +168,9 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
     }
     run_examples(leg, &environment)
 }
+
+/// Tests that say themselves over which transports they run, so once on each UCX will do.
+const OWN_TRANSPORTS: [&str; 2] = ["large", "numbers"];
 
 /// The launcher's tests, whose outcomes must not depend on where ranks are.
 const ANYWHERE: [&str; 6] = ["exit", "handshake", "output", "passing", "ranks", "signals"];
