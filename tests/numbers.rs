@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 fn more_teams_than_numbers(world: &World) -> pgas::Result<()> {
     let (me, other) = (world.rank(), 1 - world.rank());
     let began = Instant::now();
+    let alone = world.split(me, 0)?;
     let (mut kept, mut held) = (Vec::new(), Vec::new());
     for round in 0..40_000_u32 {
         // Numbers are used again from 32,768 on. Often before, and always then, there are two ranks in
-        // a team, and all messages are looked for; else one, which needs no memory.
+        // a team, and all messages are looked for; else one, which needs nobody else.
         let both = round < 100 || round % 100 == 0 || (32_700..33_000).contains(&round);
         if !both && round % 4_000 != 50 {
-            let alone = world.split(me, 0)?;
-            assert_eq!(alone.size(), 1);
+            assert_eq!(alone.split(0, 0)?.size(), 1);
             continue;
         }
         let team = world.split(0, 0)?;
@@ -91,9 +91,9 @@ fn more_teams_than_numbers_on_two_nodes() {
 /// are left each is used many times, if all messages of its teams have been received.
 fn numbers_run_out(world: &World) -> pgas::Result<()> {
     let me = world.rank();
-    let mut alone = Vec::new();
-    for _ in 0..32_767 - 20 {
-        alone.push(world.split(me, 0)?);
+    let mut alone = vec![world.split(me, 0)?];
+    while alone.len() < 32_767 - 20 {
+        alone.push(alone[0].split(0, 0)?);
     }
     for round in 0..100 {
         let team = world.split(0, 0)?;
