@@ -124,7 +124,12 @@ fn a_rank_that_goes_is_named() {
     let error = waits.join().unwrap();
     assert_eq!(error.kind(), ErrorKind::PeerFailed, "{error}");
     assert_eq!(error.peer(), Some(1), "{error}");
-    assert!(live.signals.told.load(Ordering::Acquire));
+    // Set just after the rank has been told.
+    let limit = soon();
+    while !live.signals.told.load(Ordering::Acquire) {
+        assert!(Instant::now() < limit, "not said to be told");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
