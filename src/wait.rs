@@ -96,10 +96,9 @@ impl<'a> Patience<'a> {
     }
 
     /// Calls `tell` once if the wait takes as long as `PGAS_NOTICE` says.
-    pub(crate) fn telling(self, tell: &'a dyn Fn(Duration)) -> Self {
-        let mut this = self;
-        this.tell = Some(tell);
-        this
+    pub(crate) fn telling(mut self, tell: &'a dyn Fn(Duration)) -> Self {
+        self.tell = Some(tell);
+        self
     }
 
     /// Of a wait for ranks of the same node, at whose flags a look costs a nanosecond or two, and

@@ -182,16 +182,9 @@ fn a_transfer_of_over_2_gib() {
             plan.dist([Dist::Irregular(lens)]).build()
         };
         // The buffer is an array, too: the library looks whether there is so much memory.
-        let (mut array, mut buffer) = match (held_by(0, len + 7), held_by(1, len)) {
-            (Ok(array), Ok(buffer)) => (array, buffer),
-            (array, buffer) => {
-                for error in [array.err(), buffer.err()].into_iter().flatten() {
-                    assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
-                    let text = error.to_string();
-                    assert!(text.contains("wanted") && text.contains("free"), "{text}");
-                }
-                return Ok(());
-            }
+        let arrays = (held_by(0, len + 7), held_by(1, len));
+        let Some((mut array, mut buffer)) = if_there_is_room(arrays) else {
+            return Ok(());
         };
         let mut pattern: Vec<u8> = (0..251).cycle().take(CHUNK).collect();
         let mut bytes = buffer.local()?;
@@ -222,6 +215,24 @@ fn a_transfer_of_over_2_gib() {
 /// In chunks, each with its number in it.
 const CHUNK: usize = 1 << 16;
 
+type Made = pgas::Result<GlobalArray<u8>>;
+
+/// Two large arrays; nothing if one is refused because there is too little memory, clearly.
+fn if_there_is_room(arrays: (Made, Made)) -> Option<(GlobalArray<u8>, GlobalArray<u8>)> {
+    match arrays {
+        (Ok(one), Ok(other)) => Some((one, other)),
+        (one, other) => {
+            for error in [one.err(), other.err()].into_iter().flatten() {
+                assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("wanted") && text.contains("free"), "{text}");
+            }
+            println!("not done: too little memory");
+            None
+        }
+    }
+}
+
 /// Calls `each` with every chunk and what shall be in it.
 fn chunks<C: AsRef<[u8]>>(all: impl Iterator<Item = C>, mut each: impl FnMut(C, &[u8])) {
     let mut pattern: Vec<u8> = (0..251).cycle().take(CHUNK).collect();
@@ -241,17 +252,8 @@ fn a_message_of_over_2_gib(world: &World) -> pgas::Result<()> {
         let plan = GlobalArray::<u8>::builder(world, 2 * len);
         plan.dist([Dist::Irregular(vec![len, len])]).build()
     };
-    let (mut buffer, copies) = match (on_each(len), on_each(len)) {
-        (Ok(buffer), Ok(copies)) => (buffer, copies),
-        (buffer, copies) => {
-            for error in [buffer.err(), copies.err()].into_iter().flatten() {
-                assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
-                let text = error.to_string();
-                assert!(text.contains("wanted") && text.contains("free"), "{text}");
-            }
-            println!("not done: too little memory");
-            return Ok(());
-        }
+    let Some((mut buffer, copies)) = if_there_is_room((on_each(len), on_each(len))) else {
+        return Ok(());
     };
     copies.close()?;
     let mut bytes = buffer.local()?;

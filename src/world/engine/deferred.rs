@@ -4,7 +4,7 @@
 //! meeting that is called later: whoever comes to that has come to these. Whoever waits for
 //! anything pushes them on, as far as that is possible without waiting.
 
-use super::{Down, Engine, LIMIT, Trouble, Up, decode, tag};
+use super::{Down, Engine, LIMIT, Trouble, Up, after, decode, tag};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Pump, Tags};
 use crate::world::node::{Block, Verdict};
@@ -65,8 +65,7 @@ impl Engine {
         self.limits.check()?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = &state.broken {
-            let error = error.clone();
-            return Err(error.context(format!("{signature} after a failed collective")));
+            return Err(after(error, &signature));
         }
         // Puts of this rank are in place before it has come.
         self.peers.worker().flush()?;

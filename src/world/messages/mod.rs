@@ -391,7 +391,11 @@ impl Pending<()> for Message {
     }
 }
 
+/// What goes on through the outbox, and the word to its receiver.
+type Sent<'c, 'a> = (Outgoing<&'a [u8]>, Request<'c, ()>);
+
 impl Core {
+    /// Starts to send through UCX what [`Core::send_outside`] has checked, and did not take.
     fn post(
         &self,
         to: usize,
@@ -399,13 +403,10 @@ impl Core {
         content: &[u8],
         label: [u8; LABEL],
     ) -> Result<Request<'_, ()>> {
-        self.check()?;
-        self.check_rank("send to", to)?;
         self.count(to, 1, content.len());
         let mut bytes = Vec::with_capacity(content.len() + self.end());
         bytes.extend_from_slice(content);
         self.write_end(&mut bytes, label);
-        check_tag(tag)?;
         let tag = MESSAGE | self.from(self.rank) | u64::from(tag);
         if to == self.rank {
             if let Some(bytes) = self.worker.offer(tag, bytes)? {
@@ -420,13 +421,9 @@ impl Core {
 
     /// Sends and waits until `content` may be used again.
     fn send_now(&self, to: usize, tag: u32, content: &[u8], label: [u8; LABEL]) -> Result<()> {
-        self.check()?;
-        self.check_rank("send to", to)?;
-        check_tag(tag)?;
-        let Ok((header, mut outgoing)) = Outgoing::start(self, to, content) else {
+        let Some((mut outgoing, header)) = self.send_outside(to, tag, content, label)? else {
             return self.post(to, tag, content, label)?.wait();
         };
-        let header = self.send_header(to, tag, &header, label)?;
         outgoing
             .wait(self)
             .map_err(|error| error.context(format!("send to rank {to}")).with_peer(to))?;
@@ -441,13 +438,9 @@ impl Core {
         content: &[u8],
         label: [u8; LABEL],
     ) -> Result<Request<'_, ()>> {
-        self.check()?;
-        self.check_rank("send to", to)?;
-        check_tag(tag)?;
-        let Ok((header, mut outgoing)) = Outgoing::start(self, to, content) else {
+        let Some((mut outgoing, header)) = self.send_outside(to, tag, content, label)? else {
             return self.post(to, tag, content, label);
         };
-        let header = self.send_header(to, tag, &header, label)?;
         if outgoing.step() {
             return Ok(header);
         }
@@ -458,19 +451,27 @@ impl Core {
         Ok(Request::waiting(self, Sending { core, message }))
     }
 
-    /// Says that a message is in the outbox.
-    fn send_header(
+    /// Checks a message that is to be sent. If it can go through the outbox, says so to its receiver:
+    /// what is left to do, and the request of that word.
+    fn send_outside<'a>(
         &self,
         to: usize,
         tag: u32,
-        header: &Header,
+        content: &'a [u8],
         label: [u8; LABEL],
-    ) -> Result<Request<'_, ()>> {
-        self.count(to, 1, usize::try_from(header.len).unwrap_or(usize::MAX));
-        let mut bytes = encode(header)?;
+    ) -> Result<Option<Sent<'_, 'a>>> {
+        self.check()?;
+        self.check_rank("send to", to)?;
+        check_tag(tag)?;
+        let Some((header, outgoing)) = Outgoing::start(self, to, content) else {
+            return Ok(None);
+        };
+        self.count(to, 1, content.len());
+        let mut bytes = encode(&header)?;
         self.write_end(&mut bytes, label);
         let tag = MESSAGE | OUTSIDE | self.from(self.rank) | u64::from(tag);
-        self.send_to("send", to, tag, bytes)
+        let header = self.send_to("send", to, tag, bytes)?;
+        Ok(Some((outgoing, header)))
     }
 
     /// What is known of a message that has been seen. If its content is in an outbox it is taken

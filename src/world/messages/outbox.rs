@@ -250,23 +250,19 @@ fn chunks(len: usize) -> u32 {
     u32::try_from(len.div_ceil(CHUNK)).unwrap_or(u32::MAX)
 }
 
-impl<C: AsRef<[u8]>> Outgoing<C> {
-    /// Takes a lane for a message, and says what to send as its header; gives `content` back if
-    /// it must go through UCX.
-    pub(super) fn start(core: &Core, to: usize, content: C) -> Result<(Header, Self), C> {
-        let len = content.as_ref().len();
+impl<'a> Outgoing<&'a [u8]> {
+    /// Takes a lane for a message, and says what to send as its header; None if it must go through
+    /// UCX.
+    pub(super) fn start(core: &Core, to: usize, content: &'a [u8]) -> Option<(Header, Self)> {
+        let len = content.len();
         let same_node = core.nodes.mine().binary_search(&to).is_ok();
         // Counters would not do for more.
         if len < LARGE || !same_node || to == core.rank || len / CHUNK > i32::MAX as usize {
-            return Err(content);
+            return None;
         }
         let outbox = core.job.outboxes.mine.get_or_init(|| Outbox::new(core));
-        let Some(outbox) = outbox.clone() else {
-            return Err(content);
-        };
-        let Some(lane) = outbox.take(chunks(len)) else {
-            return Err(content);
-        };
+        let outbox = outbox.clone()?;
+        let lane = outbox.take(chunks(len))?;
         let header = Header {
             lane: lane.number,
             chunks: lane.chunks.clone(),
@@ -275,9 +271,19 @@ impl<C: AsRef<[u8]>> Outgoing<C> {
         };
         let next = 0;
         let course = Course { outbox, lane, next };
-        Ok((header, Self { content, course }))
+        Some((header, Self { content, course }))
     }
 
+    /// The same with a copy of its content.
+    pub(super) fn owned(self) -> Outgoing<Vec<u8>> {
+        Outgoing {
+            content: self.content.to_vec(),
+            course: self.course,
+        }
+    }
+}
+
+impl<C: AsRef<[u8]>> Outgoing<C> {
     /// Fills what is free. Whether all has been handed over.
     pub(super) fn step(&mut self) -> bool {
         let Course { outbox, lane, next } = &mut self.course;
@@ -310,16 +316,6 @@ impl<C: AsRef<[u8]>> Outgoing<C> {
                 (self.course.next, done)
             },
         )
-    }
-}
-
-impl Outgoing<&[u8]> {
-    /// The same with a copy of its content.
-    pub(super) fn owned(self) -> Outgoing<Vec<u8>> {
-        Outgoing {
-            content: self.content.to_vec(),
-            course: self.course,
-        }
     }
 }
 

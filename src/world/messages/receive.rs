@@ -178,7 +178,7 @@ impl<T: Element> Receive<T> {
     /// Of a message that is there.
     pub(super) fn of(core: &Arc<Core>, letter: Letter, buffer: Vec<T>) -> Arc<Self> {
         let beside = Beside::new(buffer);
-        let stage = Stage::of(core, Ok(letter), &beside);
+        let stage = Stage::of(Ok(letter), &beside);
         Self::with(core, stage, beside)
     }
 
@@ -207,7 +207,7 @@ impl<T: Element> Receive<T> {
 
 impl<T: Element> Stage<T> {
     /// Keeps the sender's clock.
-    fn of(core: &Core, mut letter: Result<Letter>, beside: &Beside<T>) -> Self {
+    fn of(mut letter: Result<Letter>, beside: &Beside<T>) -> Self {
         if let Ok(letter) = &mut letter {
             beside
                 .clock
@@ -223,15 +223,16 @@ impl<T: Element> Stage<T> {
                 let values = Arriving::in_buffer(beside.take_buffer(), incoming.len());
                 Self::Arriving(envelope, incoming, values)
             }
-            letter => Self::Complete(letter.and_then(|letter| {
-                let envelope = letter.envelope;
-                let Content::Here(bytes) = letter.content else {
-                    return Ok((letter.into_values(core)?, envelope));
-                };
+            Ok(Letter {
+                envelope,
+                content: Content::Here(bytes),
+                ..
+            }) => {
                 let mut values = Arriving::in_buffer(beside.take_buffer(), bytes.len());
                 values.write(0, &bytes);
-                Ok((values.into_values()?, envelope))
-            })),
+                Self::Complete(values.into_values().map(|values| (values, envelope)))
+            }
+            Err(error) => Self::Complete(Err(error)),
         }
     }
 
@@ -249,7 +250,7 @@ impl<T: Element> Stage<T> {
                     }
                     let bytes = message.wait()?;
                     core.has_received(*tag);
-                    Self::of(core, Letter::new(core, *tag, bytes), beside)
+                    Self::of(Letter::new(core, *tag, bytes), beside)
                 }
                 Self::Arriving(envelope, incoming, values) => {
                     if !incoming.step(|at, bytes| values.write(at, bytes)) {
@@ -274,7 +275,7 @@ impl<T: Element> Stage<T> {
                 let bytes = message.wait()?;
                 core.has_received(tag);
                 let letter = Letter::new(core, tag, bytes);
-                Self::of(core, letter, beside).wait(core, beside)
+                Self::of(letter, beside).wait(core, beside)
             }
             Self::Arriving(envelope, mut incoming, mut values) => {
                 incoming.wait(core, |at, bytes| values.write(at, bytes))?;
