@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::error::{Error, Result};
 use crate::exec::{BeforeExec, before_exec};
 use crate::proc::Stat;
+use crate::segments;
 use crate::wire::env;
 
 /// The one argument that makes the `ucxrun` binary a keeper.
@@ -95,10 +96,11 @@ pub fn keep() -> i32 {
     0
 }
 
-/// Kills what is left of a job in a session, until two looks find nothing.
+/// Kills what is left of a job in a session, until two looks find nothing; then removes what the killed had no time to.
 pub(crate) fn sweep(session: i32, job: &str, groups: &HashSet<i32>) {
     let until = Instant::now() + SWEEP;
     let mark = format!("{}={job}", env::JOB);
+    let mut ended: HashSet<i32> = groups.clone();
     let mut clean = 0;
     while clean < 2 && Instant::now() < until {
         let left = of_the_job(session, &mark, groups);
@@ -106,9 +108,11 @@ pub(crate) fn sweep(session: i32, job: &str, groups: &HashSet<i32>) {
         for pid in left {
             // It may have ended by now.
             let _ = kill_process(pid, Signal::KILL);
+            ended.insert(pid.as_raw_nonzero().get());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    segments::remove_left(|creator| ended.contains(&creator));
 }
 
 fn of_the_job(session: i32, mark: &str, groups: &HashSet<i32>) -> Vec<Pid> {

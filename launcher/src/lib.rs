@@ -44,6 +44,7 @@ mod proc;
 mod process;
 mod rank;
 mod run;
+mod segments;
 mod server;
 pub mod store;
 mod watch;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::outcome::Cause;
 use crate::proc::Stat;
+use crate::segments;
 
 /// How long killed processes may take to disappear.
 pub(crate) const KILLED: Duration = Duration::from_secs(5);
@@ -117,12 +118,16 @@ impl Process {
         }
     }
 
-    /// Waits for it if it has ended.
+    /// Waits for it if it has ended, and removes what it had no time to.
     pub(crate) fn reap(&mut self) {
         if self.exit.is_some() && !self.reaped {
             self.reaped = true;
             // It has ended, so this does not block; if somebody else has waited for it, that is as good.
             let _ = self.child.wait();
+            if let Some(Exit::Signal { .. }) = self.exit {
+                let pid = self.pid.as_raw_nonzero().get();
+                segments::remove_left(|creator| creator == pid);
+            }
         }
     }
 }

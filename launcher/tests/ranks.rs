@@ -3,7 +3,7 @@
 mod common;
 
 use common::ranks::{play, ucxrun_script};
-use common::{Running, run};
+use common::{Running, Scratch, eventually, run};
 
 #[test]
 #[ignore = "the ranks' program; started by the other tests"]
@@ -106,6 +106,31 @@ fn rank_that_is_killed() {
     );
     fails("join abort", 134, &["killed by signal 6 (SIGABRT)"]);
     fails("kill:KILL forever", 137, &["SIGKILL"]);
+}
+
+/// A rank that is killed while UCX starts, by somebody or with the launcher, leaves no System V segment.
+#[test]
+fn killed_ranks_leave_no_segment() {
+    let scratch = Scratch::new("segment");
+    let file = scratch.0.join("number");
+    let segment = format!("segment:{}", file.display());
+    let made = || std::fs::read_to_string(&file).unwrap_or_default();
+    let there = |id: &str| {
+        let table = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+        let mut ids = table.lines().map(|line| line.split_whitespace().nth(1));
+        ids.any(|one| one == Some(id.trim()))
+    };
+
+    let script = format!("{segment} kill:KILL forever");
+    run(&mut ucxrun_script(&[], 1, &script)).expect(137, &["SIGKILL"]);
+    assert!(made().ends_with('\n') && !there(&made()));
+
+    std::fs::remove_file(&file).unwrap();
+    let launcher = Running::start(&mut ucxrun_script(&[], 1, &format!("{segment} forever")));
+    eventually("a segment", || made().ends_with('\n'));
+    assert!(there(&made()));
+    launcher.signal("KILL");
+    eventually("its removal", || !there(&made()));
 }
 
 #[test]

@@ -84,6 +84,7 @@ impl Player {
                 std::thread::sleep(Duration::from_secs(1));
             },
             "kill" => super::kill(std::process::id(), rest),
+            "segment" => std::fs::write(rest, format!("{}\n", segment())).unwrap(),
             "abort" => std::process::abort(),
             "print" => println!("{text}"),
             "sh" => {
@@ -112,4 +113,14 @@ impl Player {
             }
         }
     }
+}
+
+/// Makes a segment as UCX does when it starts, and returns its number.
+#[expect(unsafe_code, reason = "System V shared memory has no safe wrapper")]
+fn segment() -> i32 {
+    let page = rustix::param::page_size();
+    // SAFETY: no memory of ours is involved.
+    let id = unsafe { libc::shmget(libc::IPC_PRIVATE, page, libc::IPC_CREAT | 0o600) };
+    assert!(id >= 0, "{}", std::io::Error::last_os_error());
+    id
 }
