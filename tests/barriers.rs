@@ -1,9 +1,11 @@
-//! Every collective is a barrier: no rank returns before all have called it, and then sees what all
-//! have put before.
+//! Every collective is a barrier, but a small broadcast: no rank returns before all have called it,
+//! and then sees what all have put before. From a broadcast no rank returns before its root has called
+//! it, and then sees what that has put before.
 
 mod model;
 
 use pgas::{GlobalArray, Op, Ragged, World};
+use std::ops::Range;
 use std::time::Duration;
 
 /// What every rank has come to, one element each.
@@ -16,6 +18,15 @@ struct Rounds<'a> {
 
 impl Rounds<'_> {
     fn check<R>(&mut self, what: &str, call: impl FnOnce() -> pgas::Result<R>) -> pgas::Result<()> {
+        self.check_ranks(what, 0..self.world.size(), call)
+    }
+
+    fn check_ranks<R>(
+        &mut self,
+        what: &str,
+        ranks: Range<usize>,
+        call: impl FnOnce() -> pgas::Result<R>,
+    ) -> pgas::Result<()> {
         let me = self.world.rank();
         self.round += 1;
         if me == self.late {
@@ -23,7 +34,7 @@ impl Rounds<'_> {
         }
         self.reached.put(me, self.round)?;
         call()?;
-        for rank in 0..self.world.size() {
+        for rank in ranks {
             let reached = self.reached.get(rank)?;
             assert!(reached >= self.round, "{what}: rank {rank} has not come");
         }
@@ -67,7 +78,11 @@ fn every_collective(world: &World, late: usize, len: usize) -> pgas::Result<()> 
     rounds.check("split", || world.split(me, 0))?;
     for root in 0..size {
         let is_root = me == root;
-        rounds.check("broadcast", || world.broadcast_slice(root, &mut some))?;
+        let who = match size_of_val(&some[..]) {
+            ..=24 => root..root + 1,
+            _ => 0..size,
+        };
+        rounds.check_ranks("broadcast", who, || world.broadcast_slice(root, &mut some))?;
         rounds.check("broadcast_obj", || world.broadcast_obj(root, Some(&text)))?;
         rounds.check("reduce", || world.reduce_slice(root, &values, Op::Sum))?;
         rounds.check("reduce_obj", || world.reduce_obj(root, &text, join))?;

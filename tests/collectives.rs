@@ -154,7 +154,7 @@ fn calls_that_do_not_go_together() {
         let zeroth = world.rank() == 0;
         // Different operations.
         let error = if zeroth {
-            world.broadcast(0, 1.0).unwrap_err()
+            world.broadcast_slice(0, &mut [1.0; 4]).unwrap_err()
         } else {
             world.all_reduce(1.0, Op::Sum).unwrap_err()
         };
@@ -168,7 +168,7 @@ fn calls_that_do_not_go_together() {
         mismatch(world.all_reduce(1, op).unwrap_err(), ["rank 0", "operator"]);
         let root = usize::from(zeroth);
         mismatch(
-            world.broadcast(root, 1).unwrap_err(),
+            world.broadcast_slice(root, &mut [1; 7]).unwrap_err(),
             ["from rank 1", "from rank 0"],
         );
         let error = if zeroth {
@@ -491,8 +491,11 @@ impl<'de> serde::Deserialize<'de> for Stubborn {
 fn arguments_that_are_wrong_on_one_rank() {
     on_ranks(3, |world| {
         let me = world.rank() == 1;
+        // Who need not wait for the others hears of it in the next collective.
+        let broadcast = world.broadcast(if me { 9 } else { 0 }, 1).map(drop);
+        let barrier = world.barrier();
         let errors = [
-            world.broadcast(if me { 9 } else { 0 }, 1).map(drop),
+            broadcast.and(barrier),
             world.gather(if me { 3 } else { 0 }, &[1]).map(drop),
             world.all_gather_obj(&Stubborn(me)).map(drop),
             world.gather_obj(0, &Stubborn(me)).map(drop),

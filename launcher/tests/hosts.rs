@@ -139,11 +139,12 @@ fn codes_and_the_first_failure() {
             .within(5.0);
     }
     run(&mut player(&rig, &[], "join gather:100000 gather:0 leave")).expect(0, &[]);
-    let mut command = player(&rig, &["--timeout", "1"], "join gather:8 leave");
+    // Long enough for all to have started.
+    let mut command = player(&rig, &["--timeout", "4"], "join gather:8 leave");
     command.env("SCRIPT_3", "forever");
     let words = ["rank 3 has not joined", "ranks 0-2 have not ended"];
     let ended = run(&mut command);
-    ended.expect(124, &words).one_line().within(5.0);
+    ended.expect(124, &words).one_line().within(8.0);
     assert!(
         ended
             .err()

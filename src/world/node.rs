@@ -10,10 +10,19 @@
 //! A slot is written again only after the release, the result only after all members came to
 //! the next meeting, so nothing is overwritten while it is read. Flags are written with release
 //! and read with acquire ordering, hence the plain accesses between them do not race.
+//!
+//! In a *one-way* meeting one member, the root, contributes at most [`INLINE`] bytes and does not
+//! wait, and each other member waits only for the root's flag. Every [`WAIT_EVERY`]th meeting is one
+//! that all wait in. What a member says in a meeting lasts until it has been read: it has an entry
+//! for each of [`ENTRIES`] meetings, used in turns, and nobody comes further than to the next
+//! meeting of that kind before all others have come to the last one.
+//!
+//! If ranks call different things, some may wait in a meeting in which others did not. The release
+//! of a later meeting, which says so, ends that wait too.
 
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
-use super::signature::{Call, Place, Signature};
+use super::signature::{Call, History, Place, Signature};
 use crate::element;
 use crate::error::Result;
 use crate::ucx::{MemoryHandle, RemoteKey};
@@ -29,7 +38,11 @@ pub(super) const SLOT: usize = 64 << 10;
 /// Most bytes of one meeting's result.
 pub(super) const RESULT: usize = 512 << 10;
 /// Contributions up to this size travel in the cache line of the flag.
-const INLINE: usize = 24;
+pub(super) const INLINE: usize = 24;
+/// One of so many meetings is always one that all wait in.
+const WAIT_EVERY: u32 = 16;
+/// Meetings of which is kept what each member has called.
+const ENTRIES: u32 = 2 * WAIT_EVERY;
 
 /// Longest sleep while messages are under way.
 const SHORT_NAP: Duration = Duration::from_millis(1);
@@ -47,12 +60,12 @@ pub(super) enum Verdict {
     Late = 3,
 }
 
-// The block: a line for the release, one for the bell, two for each member, then the members'
-// slots, then the result. A line is a cache line:
+// The block: a line for the release, one for the bell, two for each member's entry, then the
+// members' slots, then the result. A line is a cache line:
 //
 //   release line   flag, sleepers (u32 each) | Released | inline result
-//   bell line      bell, leader sleeps (u32 each)
-//   member's line  flag (u32) | Arrived | inline contribution
+//   bell line      bell, leader sleeps, members that sleep on an entry's flag (u32 each)
+//   entry's line   flag (u32) | Arrived | inline contribution
 //   and one more   Place: where the member's program calls
 const LINE: usize = 64;
 const HEADER: usize = 8;
@@ -72,9 +85,11 @@ struct Released {
 struct Arrived {
     len: u32,
     call: u16,
-    _pad: u16,
+    /// Whether it waits for the release.
+    waits: u16,
     detail: u32,
-    _pad2: u32,
+    /// Of what it has called since the last meeting that it waited in.
+    history: u32,
     count: u64,
     element: u64,
 }
@@ -96,12 +111,17 @@ const _: () = assert!(size_of::<Place>() <= LINE);
 
 /// Bytes of the lines of a block for `members`.
 fn lines(members: usize) -> usize {
-    (2 + 2 * members) * LINE
+    (2 + 2 * members * ENTRIES as usize) * LINE
 }
 
 /// Eight-byte words that a block for `members` needs.
 pub(super) fn words(members: usize) -> usize {
     (lines(members) + members * SLOT + RESULT) / 8
+}
+
+/// Whether a meeting is over when the last release was of meeting `seen`.
+fn is_over(sequence: u32, seen: u32) -> bool {
+    seen.wrapping_sub(sequence).cast_signed() >= 0
 }
 
 /// Keeps the block's memory in this process.
@@ -120,8 +140,8 @@ pub(super) struct Block {
     base: NonNull<u8>,
     members: usize,
     me: usize,
-    /// The call whose place my second line has, by the address of its description.
-    site: AtomicUsize,
+    /// The calls whose places my entries have, by the addresses of their descriptions.
+    sites: [AtomicUsize; ENTRIES as usize],
     keep: Keep,
 }
 
@@ -149,7 +169,7 @@ impl Block {
             base,
             members,
             me,
-            site: AtomicUsize::new(0),
+            sites: Default::default(),
             keep,
         })
     }
@@ -172,8 +192,10 @@ impl Block {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    fn line(&self, member: usize) -> usize {
-        (2 + 2 * member) * LINE
+    /// Where the entry of `member` for meeting `sequence` is.
+    fn entry(&self, member: usize, sequence: u32) -> usize {
+        let entry = member * ENTRIES as usize + (sequence % ENTRIES) as usize;
+        (2 + 2 * entry) * LINE
     }
 
     fn slot_data(&self, member: usize) -> *mut u8 {
@@ -208,16 +230,21 @@ impl Block {
         self.flag(LINE + 4)
     }
 
-    fn slot_flag(&self, member: usize) -> &AtomicU32 {
-        self.flag(self.line(member))
+    /// Members asleep on the flag of an entry.
+    fn watchers(&self) -> &AtomicU32 {
+        self.flag(LINE + 8)
     }
 
-    fn arrived(&self, member: usize) -> *mut Arrived {
-        self.at(self.line(member) + HEADER).cast()
+    fn entry_flag(&self, member: usize, sequence: u32) -> &AtomicU32 {
+        self.flag(self.entry(member, sequence))
     }
 
-    fn place(&self, member: usize) -> *mut Place {
-        self.at(self.line(member) + LINE).cast()
+    fn arrived(&self, member: usize, sequence: u32) -> *mut Arrived {
+        self.at(self.entry(member, sequence) + HEADER).cast()
+    }
+
+    fn place(&self, member: usize, sequence: u32) -> *mut Place {
+        self.at(self.entry(member, sequence) + LINE).cast()
     }
 
     fn released(&self) -> *mut Released {
@@ -225,9 +252,9 @@ impl Block {
     }
 
     /// Where a contribution of `len` bytes lies.
-    fn contribution_place(&self, member: usize, len: usize) -> *mut u8 {
+    fn contribution_place(&self, member: usize, sequence: u32, len: usize) -> *mut u8 {
         if len <= INLINE {
-            self.at(self.line(member) + INLINE_AT)
+            self.at(self.entry(member, sequence) + INLINE_AT)
         } else {
             self.slot_data(member)
         }
@@ -242,54 +269,96 @@ impl Block {
         }
     }
 
-    /// A member's step 1. At most [`SLOT`] bytes.
-    pub(super) fn arrive(&self, sequence: u32, signature: &Signature, data: &[u8]) {
+    /// A member's step 1, in a meeting in which all wait. At most [`SLOT`] bytes.
+    pub(super) fn arrive(
+        &self,
+        sequence: u32,
+        signature: &Signature,
+        history: History,
+        data: &[u8],
+    ) {
+        self.come(sequence, signature, Some(history), data);
+    }
+
+    /// As [`Block::arrive`], in a one-way meeting. At most [`INLINE`] bytes.
+    pub(super) fn arrive_one_way(&self, sequence: u32, signature: &Signature, data: &[u8]) {
+        assert!(data.len() <= INLINE && !Self::all_wait_in(sequence));
+        self.come(sequence, signature, None, data);
+    }
+
+    fn come(&self, sequence: u32, signature: &Signature, waits_with: Option<History>, data: &[u8]) {
         assert!(data.len() <= SLOT);
         let arrived = Arrived {
             len: u32::try_from(data.len()).unwrap_or(0),
             call: signature.call as u16,
-            _pad: 0,
+            waits: waits_with.is_some().into(),
             detail: signature.detail,
-            _pad2: 0,
+            history: waits_with.map_or(0, History::short),
             count: signature.count,
             element: signature.element,
         };
-        // SAFETY: my line; nobody reads it between the last release and the flag below.
-        unsafe { self.arrived(self.me).write(arrived) };
+        // SAFETY: my entry, which nobody reads before the flag below: all have come to a meeting that
+        // is later than what the entry was for.
+        unsafe { self.arrived(self.me, sequence).write(arrived) };
         let site = signature
             .site
             .map_or(0, |site| std::ptr::from_ref(site).addr());
-        if self.site.swap(site, Ordering::Relaxed) != site {
+        let known = &self.sites[(sequence % ENTRIES) as usize];
+        if known.swap(site, Ordering::Relaxed) != site {
             // SAFETY: as above. What is there already need not be written again.
-            unsafe { self.place(self.me).write(signature.place()) };
+            unsafe { self.place(self.me, sequence).write(signature.place()) };
         }
-        let to = self.contribution_place(self.me, data.len());
-        // SAFETY: the place holds so many bytes, and is mine to write until the flag is set.
+        let to = self.contribution_place(self.me, sequence, data.len());
+        // SAFETY: the place holds so many bytes, and is mine to write until the flag is set: a slot
+        // is read only in meetings that all wait in.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
-        // SeqCst: the flag must be visible before `leader_sleeps` is looked at, see `wait_members`.
-        self.slot_flag(self.me).store(sequence, Ordering::SeqCst);
+        let flag = self.entry_flag(self.me, sequence);
+        // SeqCst: the flag must be visible before the sleepers are looked for, see `wait_members`.
+        flag.store(sequence, Ordering::SeqCst);
         if self.leader_sleeps().load(Ordering::SeqCst) != 0 {
             self.bell().fetch_add(1, Ordering::SeqCst);
             // Only fails for addresses that are not mapped.
             let _ = futex::wake(self.bell(), futex::Flags::empty(), 1);
         }
+        if self.watchers().load(Ordering::SeqCst) != 0 {
+            wake_all(flag);
+        }
+    }
+
+    /// The meeting after which all entries are kept, when all members have come to `sequence`.
+    pub(super) fn kept_since(sequence: u32) -> u32 {
+        let before = sequence.wrapping_sub(1);
+        // Members may have gone on to the next meeting that all wait in.
+        (before - before % WAIT_EVERY).wrapping_sub(ENTRIES - WAIT_EVERY)
+    }
+
+    /// The later of two meetings.
+    pub(super) fn later(one: u32, other: u32) -> u32 {
+        if is_over(one, other) { other } else { one }
+    }
+
+    /// Whether all must wait in meeting `sequence`.
+    pub(super) fn all_wait_in(sequence: u32) -> bool {
+        sequence.is_multiple_of(WAIT_EVERY)
     }
 
     /// The leader's step 2, first half: waits until every member has arrived.
     /// `help` lets messages of this rank go on, which others may wait for before they come; whether
-    /// there are any.
+    /// there are any. `stuck` says whether a member that has not come cannot come.
     pub(super) fn wait_members(
         &self,
         sequence: u32,
         (limits, mut patience): (&Limits, Patience<'_>),
         help: impl Fn() -> Result<bool>,
+        stuck: impl Fn(usize) -> Result<()>,
     ) -> Result<()> {
         for member in 1..self.members {
-            let flag = self.slot_flag(member);
+            let flag = self.entry_flag(member, sequence);
             while flag.load(Ordering::Acquire) != sequence {
                 let nap = patience.pause(limits)?;
                 let helped = help()?;
                 if let Some(nap) = nap {
+                    stuck(member)?;
                     let nap = if helped { nap.min(SHORT_NAP) } else { nap };
                     self.leader_sleeps().store(1, Ordering::SeqCst);
                     let heard = self.bell().load(Ordering::SeqCst);
@@ -303,35 +372,81 @@ impl Block {
         Ok(())
     }
 
+    /// In a one-way meeting: waits until the root has come. `help` and `stuck` as above.
+    pub(super) fn wait_root(
+        &self,
+        root: usize,
+        sequence: u32,
+        (limits, mut patience): (&Limits, Patience<'_>),
+        help: impl Fn() -> Result<bool>,
+        stuck: impl Fn(usize) -> Result<()>,
+    ) -> Result<()> {
+        let flag = self.entry_flag(root, sequence);
+        loop {
+            let seen = flag.load(Ordering::Acquire);
+            if seen == sequence {
+                return Ok(());
+            }
+            let nap = patience.pause(limits)?;
+            let helped = help()?;
+            if let Some(nap) = nap {
+                stuck(root)?;
+                let nap = if helped { nap.min(SHORT_NAP) } else { nap };
+                self.watchers().fetch_add(1, Ordering::SeqCst);
+                // Sleeps only if the flag is still as seen.
+                sleep_on(flag, seen, nap);
+                self.watchers().fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether `member` has been to meeting `sequence`, as far as its entry tells: one of the last
+    /// [`ENTRIES`] that this rank has come to.
+    pub(super) fn has_come(&self, member: usize, sequence: u32) -> bool {
+        self.entry_flag(member, sequence).load(Ordering::Acquire) == sequence
+    }
+
     /// Members that have not arrived at meeting `sequence`.
     pub(super) fn absent(&self, sequence: u32) -> impl Iterator<Item = usize> {
-        (0..self.members)
-            .filter(move |&member| self.slot_flag(member).load(Ordering::Acquire) != sequence)
+        (0..self.members).filter(move |&member| !self.has_come(member, sequence))
     }
 
-    /// What `member` calls. To be used by the leader, between waiting and release.
-    pub(super) fn signature(&self, member: usize) -> Option<Signature> {
-        // SAFETY: the member has arrived, so it does not write until the release.
-        unsafe { self.arrived(member).read() }.signature()
+    /// What `member` calls in meeting `sequence`, to which it has [come](Block::has_come).
+    pub(super) fn signature(&self, member: usize, sequence: u32) -> Option<Signature> {
+        // SAFETY: the member has arrived, so it does not write until this rank, too, has come to a
+        // later meeting that all wait in.
+        unsafe { self.arrived(member, sequence).read() }.signature()
     }
 
-    /// Where `member` calls it. To be used by the leader, between waiting and release.
-    pub(super) fn place_of(&self, member: usize) -> Place {
-        // SAFETY: the member has arrived, so it does not write until the release.
-        unsafe { self.place(member).read() }
+    /// What `member` has called before it came there to wait.
+    pub(super) fn history(&self, member: usize, sequence: u32) -> u32 {
+        // SAFETY: as in `signature`.
+        unsafe { self.arrived(member, sequence).read() }.history
     }
 
-    /// What a member that is absent from meeting `sequence` called last, and where, if it was at
-    /// the meeting before: it writes nothing until it comes.
+    /// Whether `member` waits there for the release.
+    pub(super) fn waits(&self, member: usize, sequence: u32) -> bool {
+        // SAFETY: as in `signature`.
+        unsafe { self.arrived(member, sequence).read() }.waits != 0
+    }
+
+    /// Where `member` calls it.
+    pub(super) fn place_of(&self, member: usize, sequence: u32) -> Place {
+        // SAFETY: as in `signature`.
+        unsafe { self.place(member, sequence).read() }
+    }
+
+    /// What a member that is absent from meeting `sequence` called last, and where, if that was one
+    /// of the meetings just before.
     pub(super) fn last_seen(&self, member: usize, sequence: u32) -> Option<(Signature, Place)> {
-        let flag = self.slot_flag(member).load(Ordering::Acquire);
-        if flag != sequence.wrapping_sub(1) || flag == 0 {
-            return None;
-        }
-        // It may come just now: what is copied is then a mix of old and new, of words and text.
+        let before = (1..ENTRIES).map(|back| sequence.wrapping_sub(back));
+        let last = before
+            .take_while(|&last| last != 0)
+            .find(|&last| self.has_come(member, last))?;
+        // It may write just now: what is copied is then a mix of old and new, of words and text.
         let mut lines = [0_u8; 2 * LINE];
-        let from = self.at(self.line(member));
-        // SAFETY: the member's two lines are in the block, and as long; the copy is one that may
+        let from = self.at(self.entry(member, last));
+        // SAFETY: the entry's two lines are in the block, and as long; the copy is one that may
         // meet a writer.
         unsafe { element::copy(lines.as_mut_ptr(), from, lines.len()) };
         let arrived = HEADER..HEADER + size_of::<Arrived>();
@@ -340,17 +455,26 @@ impl Block {
         Some((arrived.signature()?, place))
     }
 
-    /// What `member` contributed. To be used by the leader, between waiting and release.
-    pub(super) fn contribution(&self, member: usize) -> &[u8] {
-        // SAFETY: the member has arrived, so it does not write until the release.
-        let len = unsafe { self.arrived(member).read() }.len as usize;
-        let from = self.contribution_place(member, len);
-        // SAFETY: initialised bytes of the block that nobody writes until the release; at most a
-        // slot of them.
+    /// What `member` contributes to meeting `sequence`. To be used by the leader, between waiting
+    /// and release, and in a one-way meeting of what the root contributes.
+    pub(super) fn contribution(&self, member: usize, sequence: u32) -> &[u8] {
+        // SAFETY: the member has arrived, so it does not write until the release, or, in a one-way
+        // meeting, until this rank has come to a later one that all wait in.
+        let len = unsafe { self.arrived(member, sequence).read() }.len as usize;
+        let from = self.contribution_place(member, sequence, len);
+        // SAFETY: initialised bytes of the block that nobody writes until then; at most a slot of
+        // them.
         unsafe { std::slice::from_raw_parts(from, len.min(SLOT)) }
     }
 
-    /// The leader's step 2, second half. At most [`RESULT`] bytes.
+    /// Whether all members have read the last release. To be used by the leader.
+    pub(super) fn all_have_read(&self) -> bool {
+        let next = self.release_flag().load(Ordering::Relaxed).wrapping_add(1);
+        (1..self.members).all(|member| self.has_come(member, next))
+    }
+
+    /// The leader's step 2, second half, when all have read the last release. At most [`RESULT`]
+    /// bytes.
     pub(super) fn release(&self, sequence: u32, verdict: Verdict, data: &[u8]) {
         assert!(data.len() <= RESULT);
         let released = Released {
@@ -360,7 +484,8 @@ impl Block {
         // SAFETY: the leader's line; members read it only after the flag below.
         unsafe { self.released().write(released) };
         let to = self.result_place(data.len());
-        // SAFETY: the place holds so many bytes, and all members have read the last result.
+        // SAFETY: the place holds so many bytes, and all members have read the last result: they have
+        // come to this meeting or at least to the one after that.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         // SeqCst: visible before the sleepers are counted, see `wait_release`.
         self.release_flag().store(sequence, Ordering::SeqCst);
@@ -380,7 +505,7 @@ impl Block {
         let flag = self.release_flag();
         loop {
             let seen = flag.load(Ordering::Acquire);
-            if seen == sequence {
+            if is_over(sequence, seen) {
                 break;
             }
             let nap = patience.pause(limits)?;
@@ -402,17 +527,17 @@ impl Block {
         sequence: u32,
         read: impl FnOnce(Verdict, &[u8]) -> R,
     ) -> Option<R> {
-        let released = self.release_flag().load(Ordering::Acquire) == sequence;
-        released.then(|| self.read_release(read))
+        let seen = self.release_flag().load(Ordering::Acquire);
+        is_over(sequence, seen).then(|| self.read_release(read))
     }
 
     /// Reads the result of a meeting that has been released.
     fn read_release<R>(&self, read: impl FnOnce(Verdict, &[u8]) -> R) -> R {
-        // SAFETY: the leader does not write until I arrive at the next meeting.
+        // SAFETY: the leader does not write until I arrive at the meeting after the released one.
         let released = unsafe { self.released().read() };
         let len = released.len as usize;
         let from = self.result_place(len);
-        // SAFETY: initialised bytes of the block, not written until I arrive at the next meeting.
+        // SAFETY: initialised bytes of the block, not written until then.
         let data = unsafe { std::slice::from_raw_parts(from, len.min(RESULT)) };
         let verdict = match released.verdict {
             0 => Verdict::Good,

@@ -223,6 +223,24 @@ impl fmt::Display for Signature {
     }
 }
 
+/// A hash of the calls of one rank: if those of two ranks differ, so do the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct History(u64);
+
+impl History {
+    pub(super) fn add(&mut self, signature: &Signature) {
+        let first = u64::from(signature.detail) << 16 | signature.call as u64;
+        for word in [first, signature.count, signature.element] {
+            // An odd factor: nothing is lost.
+            self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+
+    pub(super) fn short(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
 /// A line of a source file, small enough for shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]

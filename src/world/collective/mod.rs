@@ -66,10 +66,14 @@ impl Team {
 
     /// The `value` of rank `root`, on all ranks; other ranks' values are ignored.
     ///
-    /// Collective, and a [barrier](Team::barrier).
+    /// Collective, and no [barrier](Team::barrier): up to 24 bytes between ranks of one node are
+    /// handed out, and the root goes on before the others have come. What the root has written to
+    /// arrays before is in its place when another rank returns.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`Team::barrier`].
+    /// [`ErrorKind::InvalidArgument`] if there is no such root; else as [`Team::barrier`]. A rank
+    /// that has gone on gets [`ErrorKind::Mismatch`] from a later collective: the next one that is a
+    /// barrier, or the sixteenth broadcast.
     #[track_caller]
     pub fn broadcast<T: Element>(&self, root: usize, value: T) -> Result<T> {
         let mut one = [value];
@@ -79,20 +83,32 @@ impl Team {
 
     /// Fills `values` on all ranks with those of rank `root`. Lengths must agree.
     ///
-    /// Collective, and a [barrier](Team::barrier).
+    /// Collective, and no [barrier](Team::barrier): see [`Team::broadcast`].
     ///
     /// # Errors
     /// As [`Team::broadcast`]. On error `values` is unchanged or partly filled, each element whole.
     #[track_caller]
     pub fn broadcast_slice<T: Element>(&self, root: usize, values: &mut [T]) -> Result<()> {
         let core = &self.core;
-        core.check_root("broadcast", root)?;
+        core.check_root_of_broadcast(root)?;
         let signature = Signature::new(Call::Broadcast)
             .detail(root)
             .count(values.len())
             .element::<T>();
         let total = size_of_val(values);
         let _turn = core.turn()?;
+        // Of all collectives the only one that takes one meeting always: one that fails on some ranks
+        // only must not leave them out of step.
+        let engine = &core.engine;
+        let handed_out = if core.rank == root {
+            let bytes: &[u8] = bytemuck::cast_slice(values);
+            engine.hand_out(&signature, root, (bytes, total), |_| Ok(()))
+        } else {
+            engine.hand_out(&signature, root, (&[], total), |bytes| fill(values, bytes))
+        };
+        if let Some(done) = handed_out {
+            return done?;
+        }
         if core.rank == root {
             let bytes: &[u8] = bytemuck::cast_slice(values);
             return if total <= SMALL {
@@ -281,10 +297,28 @@ impl Core {
             return Ok(());
         }
         self.refuse();
-        Err(Error::new(
+        Err(self.no_root(call, root))
+    }
+
+    /// As [`Core::check_root`], where the others may not wait for each other.
+    #[track_caller]
+    fn check_root_of_broadcast(&self, root: usize) -> Result<()> {
+        if root < self.size {
+            return Ok(());
+        }
+        let _turn = self.turn()?;
+        let refused = Signature::new(Call::Refused);
+        if !self.engine.spoil(&refused) {
+            let _ = self.barrier_in_turn(&refused);
+        }
+        Err(self.no_root("broadcast", root))
+    }
+
+    fn no_root(&self, call: &str, root: usize) -> Error {
+        Error::new(
             ErrorKind::InvalidArgument,
             format!("{call} with root {root} of {} ranks", self.size),
-        ))
+        )
     }
 
     /// The object's bytes; refuses the call if there are none.

@@ -4,7 +4,7 @@
 //! meeting that is called later: whoever comes to that has come to these. Whoever waits for
 //! anything pushes them on, as far as that is possible without waiting.
 
-use super::{Down, Engine, LIMIT, Trouble, Up, after, decode, tag};
+use super::{Down, Engine, LIMIT, Number, Trouble, Up, after, decode, tag};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Pump, Tags};
 use crate::world::node::{Block, Verdict};
@@ -123,13 +123,19 @@ impl Engine {
             if let Stage::Called = meeting.stage {
                 state.sequence = state.sequence.wrapping_add(1);
                 if let Some(block) = &self.block {
-                    block.arrive(state.sequence, &meeting.signature, &[]);
+                    block.arrive(state.sequence, &meeting.signature, state.history, &[]);
                 }
                 meeting.stage = Stage::Come(state.sequence);
             }
-            let Some(outcome) = self.step(meeting)? else {
+            let number = Number {
+                this: state.sequence,
+                told: state.told,
+                history: state.history,
+            };
+            let Some(outcome) = self.step(meeting, number)? else {
                 return Ok(());
             };
+            state.is_over();
             if let Err(error) = outcome {
                 state.deferred.errors.insert(state.deferred.over, error);
             }
@@ -140,20 +146,25 @@ impl Engine {
     }
 
     /// How a meeting that this rank has come to ended; None if it goes on.
-    fn step(&self, meeting: &mut Meeting) -> Result<Option<Result<()>>> {
+    fn step(&self, meeting: &mut Meeting, number: Number) -> Result<Option<Result<()>>> {
         let signature = meeting.signature;
         if let Stage::Come(sequence) = meeting.stage {
             if let Some(block) = &self.block {
                 if self.nodes.my_place() != 0 {
                     return Ok(block.look_release(sequence, super::outcome));
                 }
-                if block.absent(sequence).next().is_some() {
-                    return Ok(None);
+                let mut absent = block.absent(sequence).peekable();
+                if absent.peek().is_some() {
+                    let stuck = absent.find_map(|rank| self.look_back(block, number, rank).err());
+                    return Ok(stuck.map(|error| {
+                        super::release_with(block, sequence, &error);
+                        Err(error)
+                    }));
                 }
             }
             let block = self.block.as_ref();
             let trouble = block
-                .and_then(|block| self.disagreement(block, &signature))
+                .and_then(|block| self.disagreement(block, number))
                 .map(Trouble::mismatch);
             let tree = Tree {
                 trouble,

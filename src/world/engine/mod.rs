@@ -6,13 +6,14 @@
 
 mod deferred;
 mod names;
+mod one_way;
 
 pub(super) use deferred::Deferred;
 
 use super::node::{Block, Verdict};
 use super::peers::{Nodes, Peers, Tree};
 use super::races::Races;
-use super::signature::{Signature, mismatch};
+use super::signature::{History, Signature, mismatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::MemoryHandle;
 use crate::wait::{Limits, Patience};
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How contributions become the result. All are of one length, given by the signature.
@@ -57,15 +58,51 @@ pub(super) struct Engine {
     heard: Mutex<HashMap<usize, String>>,
     /// Messages under the team's tags that this rank has sent, less those it has received.
     open: AtomicI64,
+    /// To be used by the leader.
+    settled: one_way::Settled,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     sequence: u32,
+    /// The last meeting that this rank has waited in.
+    told: u32,
+    /// Of its calls since then.
+    history: History,
     /// After a failure ranks may be at different points: no later collective can be right.
     broken: Option<Error>,
     deferred: deferred::Queue,
+}
+
+impl State {
+    fn next(&mut self) -> Number {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.number()
+    }
+
+    /// That of the meeting that goes on.
+    fn number(&self) -> Number {
+        Number {
+            this: self.sequence,
+            told: self.told,
+            history: self.history,
+        }
+    }
+
+    /// After a meeting that this rank has waited in.
+    fn is_over(&mut self) {
+        self.told = self.sequence;
+        self.history = History::default();
+    }
+}
+
+/// The number of a meeting, and that of the last one before it that this rank has waited in.
+#[derive(Clone, Copy, Debug)]
+struct Number {
+    this: u32,
+    told: u32,
+    history: History,
 }
 
 /// Why a meeting has no result.
@@ -158,8 +195,11 @@ impl Engine {
             limits,
             heard: Mutex::default(),
             open: AtomicI64::new(0),
+            settled: one_way::Settled::default(),
             state: Mutex::new(State {
                 sequence: 0,
+                told: 0,
+                history: History::default(),
                 broken: None,
                 deferred: deferred::Queue::default(),
             }),
@@ -200,6 +240,18 @@ impl Engine {
         combine: &Combine<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
+        let mut state = self.begin(signature)?;
+        if let Some(races) = &self.races {
+            // A meeting of its own, in which all hear what all have done before.
+            let (clock, all) = (races.tell_bytes(), Combine::Concat);
+            let hear = |clocks: &[u8]| races.hear_bytes(clocks);
+            self.meet(&mut state, signature, &clock, &all, hear)?;
+        }
+        self.meet(&mut state, signature, mine, combine, read)
+    }
+
+    /// Before any meeting.
+    fn begin(&self, signature: &Signature) -> Result<MutexGuard<'_, State>> {
         self.peers.worker().context().refuse_fork()?;
         self.limits.check()?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,13 +268,7 @@ impl Engine {
             state.broken = Some(error.clone());
             return Err(error.context(signature));
         }
-        if let Some(races) = &self.races {
-            // A meeting of its own, in which all hear what all have done before.
-            let (clock, all) = (races.tell_bytes(), Combine::Concat);
-            let hear = |clocks: &[u8]| races.hear_bytes(clocks);
-            self.meet(&mut state, signature, &clock, &all, hear)?;
-        }
-        self.meet(&mut state, signature, mine, combine, read)
+        Ok(state)
     }
 
     /// One meeting.
@@ -234,14 +280,13 @@ impl Engine {
         combine: &Combine<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        state.sequence = state.sequence.wrapping_add(1);
-        let sequence = state.sequence;
+        let (number, block) = (state.next(), self.block.as_ref());
         let what = || format!("in {signature}{}", signature.place());
-        let meeting = || match &self.block {
+        let meeting = || match block {
             Some(block) if self.nodes.my_place() != 0 => {
-                self.follow(block, sequence, signature, mine, read)
+                self.follow(block, number, signature, mine, read)
             }
-            block => self.lead(block.as_ref(), sequence, signature, mine, combine, read),
+            block => self.lead(block, number, signature, mine, combine, read),
         };
         // An operator of the user's may panic while others wait for what it makes.
         let broken = &mut state.broken;
@@ -254,6 +299,7 @@ impl Engine {
         {
             state.broken = Some(error.clone());
         }
+        state.is_over();
         outcome
     }
 
@@ -279,12 +325,13 @@ impl Engine {
     fn follow<R>(
         &self,
         block: &Block,
-        sequence: u32,
+        number: Number,
         signature: &Signature,
         mine: &[u8],
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        block.arrive(sequence, signature, mine);
+        let sequence = number.this;
+        block.arrive(sequence, signature, number.history, mine);
         let tell = |waited| self.tell_absent(waited, signature, block, sequence);
         let patience = self.patience_with(2 * self.levels() + 2).telling(&tell);
         block
@@ -301,19 +348,22 @@ impl Engine {
     fn lead<R>(
         &self,
         block: Option<&Block>,
-        sequence: u32,
+        number: Number,
         signature: &Signature,
         mine: &[u8],
         combine: &Combine<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        let combined = self.lead_until_release(block, sequence, signature, mine, combine);
+        let combined = self.lead_until_release(block, number, signature, mine, combine);
+        let sequence = number.this;
         if let Some(block) = block {
             match &combined {
                 Ok(data) => block.release(sequence, Verdict::Good, data),
                 // A member that did not come may still be reading the last result, and finds out
-                // by itself.
-                Err(_) if block.absent(sequence).next().is_some() => {}
+                // by itself; unless it waits for a release.
+                Err(error)
+                    if error.kind() != ErrorKind::Mismatch
+                        && block.absent(sequence).next().is_some() => {}
                 Err(error) => release_with(block, sequence, error),
             }
         }
@@ -323,23 +373,27 @@ impl Engine {
     fn lead_until_release(
         &self,
         block: Option<&Block>,
-        sequence: u32,
+        number: Number,
         signature: &Signature,
         mine: &[u8],
         combine: &Combine<'_>,
     ) -> Result<Vec<u8>> {
+        let sequence = number.this;
         let began = Instant::now();
         let mut trouble = None;
         if let Some(block) = block {
             // My own flag, for members that look for who is absent.
-            block.arrive(sequence, signature, &[]);
+            block.arrive(sequence, signature, number.history, &[]);
             let tell = |waited| self.tell_absent(waited, signature, block, sequence);
             let patience = Patience::for_neighbours().telling(&tell);
-            let come = block.wait_members(sequence, (&self.limits, patience), || {
-                self.peers.worker().help_messages()
-            });
+            let come = block.wait_members(
+                sequence,
+                (&self.limits, patience),
+                || self.peers.worker().help_messages(),
+                |member| self.look_back(block, number, member),
+            );
             trouble = match come.map_err(|error| self.explain(error, block, sequence, signature)) {
-                Ok(()) => self.disagreement(block, signature).map(Trouble::mismatch),
+                Ok(()) => self.disagreement(block, number).map(Trouble::mismatch),
                 // The other nodes are told.
                 Err(error) if error.kind() == ErrorKind::Timeout && self.nodes.count() > 1 => {
                     Some(Trouble::late(&error))
@@ -349,29 +403,12 @@ impl Engine {
         }
         let mut data = Vec::new();
         if trouble.is_none() {
-            self.combine_node(block, mine, combine, &mut data);
+            self.combine_node(block, sequence, mine, combine, &mut data);
         }
         if self.nodes.count() == 1 {
             return trouble.map_or(Ok(data), |trouble| Err(trouble.error()));
         }
         self.through_tree(sequence, signature, (began, trouble), data, combine)
-    }
-
-    /// Why this node's ranks, who have all come, do not agree, if they do not.
-    fn disagreement(&self, block: &Block, signature: &Signature) -> Option<String> {
-        let ranks = self.nodes.mine();
-        (1..block.members()).find_map(|member| {
-            let Some(other) = block.signature(member) else {
-                return Some(format!("rank {} called something unknown", ranks[member]));
-            };
-            (other != *signature).then(|| {
-                let (here, there) = (signature.place(), block.place_of(member));
-                mismatch(
-                    (self.rank, signature, &here.to_string()),
-                    (ranks[member], &other, &there.to_string()),
-                )
-            })
-        })
     }
 
     /// Levels of the tree of nodes below its root.
@@ -399,12 +436,14 @@ impl Engine {
     fn combine_node(
         &self,
         block: Option<&Block>,
+        sequence: u32,
         mine: &[u8],
         combine: &Combine<'_>,
         data: &mut Vec<u8>,
     ) {
         let members = 1..block.map_or(1, Block::members);
-        let contribution = |member| block.map_or(&[][..], |block| block.contribution(member));
+        let contribution =
+            |member| block.map_or(&[][..], |block| block.contribution(member, sequence));
         match combine {
             Combine::Nothing => {}
             Combine::Concat => {

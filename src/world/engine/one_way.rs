@@ -1,0 +1,220 @@
+//! The one-way meeting of the ranks of a node: one has a few bytes for all others, who wait for
+//! nobody else.
+//!
+//! Whether all have called the same is found out later, in the next meeting in which all wait for
+//! each other: until then everybody's calls are kept ([`Block`]). Those who wait for the bytes
+//! compare at once.
+
+use super::{Engine, Number};
+use crate::error::{Error, ErrorKind, Result};
+use crate::wait::Patience;
+use crate::world::node::{Block, INLINE};
+use crate::world::signature::{Call, Signature, mismatch};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What the leader knows of mismatches.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    /// Of those up to this meeting all ranks have heard.
+    until: AtomicU32,
+    /// The meeting in which it has found one last.
+    found: AtomicU32,
+}
+
+impl Engine {
+    /// Collective. Passes what rank `root` gives as `mine`, `len` bytes, to `read` on all ranks.
+    /// The root may return before the others come. Everything it wrote to other ranks' memory
+    /// before is in its place when another rank returns.
+    ///
+    /// None if that needs a meeting in which all wait.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] if this rank finds that the root has called something else; on all
+    /// ranks in the next meeting in which all wait. Else as [`Engine::exchange`].
+    pub(in crate::world) fn hand_out<R>(
+        &self,
+        signature: &Signature,
+        root: usize,
+        (mine, len): (&[u8], usize),
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Option<Result<R>> {
+        let block = self.block_of_all().filter(|_| len <= INLINE)?;
+        let root = self.nodes.mine().binary_search(&root).ok()?;
+        let mut state = match self.begin(signature) {
+            Ok(state) => state,
+            Err(error) => return Some(Err(error)),
+        };
+        if Block::all_wait_in(state.sequence.wrapping_add(1)) {
+            return None;
+        }
+        let number = state.next();
+        block.arrive_one_way(number.this, signature, mine);
+        state.history.add(signature);
+        if root == self.nodes.my_place() {
+            return Some(Ok(read(mine)));
+        }
+        let what = || format!("in {signature}{}", signature.place());
+        let come = self
+            .limits
+            .waiting_for(what, || self.wait_for(block, number, signature, root));
+        if let Err(error) = &come
+            && error.kind() != ErrorKind::Mismatch
+        {
+            state.broken = Some(error.clone());
+        }
+        Some(come.map(|()| read(block.contribution(root, number.this))))
+    }
+
+    /// This rank comes to the others' meeting with a call that none of them makes, and does not
+    /// wait for them; false if it must.
+    pub(in crate::world) fn spoil(&self, signature: &Signature) -> bool {
+        let Some(block) = self.block_of_all() else {
+            return false;
+        };
+        let Ok(mut state) = self.begin(signature) else {
+            return true;
+        };
+        if Block::all_wait_in(state.sequence.wrapping_add(1)) {
+            return false;
+        }
+        block.arrive_one_way(state.next().this, signature, &[]);
+        state.history.add(signature);
+        true
+    }
+
+    /// The block in which all ranks of the team meet, if they meet in one.
+    fn block_of_all(&self) -> Option<&Block> {
+        let one_node = self.nodes.count() == 1 && self.races.is_none();
+        self.block.as_ref().filter(|_| one_node)
+    }
+
+    /// Waits for the root, and compares.
+    fn wait_for(
+        &self,
+        block: &Block,
+        number: Number,
+        signature: &Signature,
+        root: usize,
+    ) -> Result<()> {
+        let sequence = number.this;
+        let rank = |number: &dyn Fn(usize) -> usize| {
+            let rank = number(self.nodes.mine()[root]);
+            match block.last_seen(root, sequence) {
+                Some((last, place)) => format!("rank {rank} (last seen in {last}{place})"),
+                None => format!("rank {rank}"),
+            }
+        };
+        let tell = |waited| {
+            let root = rank(&|rank| self.peers.world_rank(rank));
+            self.tell(waited, signature, &root);
+        };
+        let patience = Patience::for_neighbours().telling(&tell);
+        let come = block.wait_root(
+            root,
+            sequence,
+            (&self.limits, patience),
+            || self.peers.worker().help_messages(),
+            |root| self.look_back(block, number, root),
+        );
+        come.map_err(|error| match error.kind() {
+            ErrorKind::Timeout => {
+                let limit = self.limits.timeout().unwrap_or_default();
+                let text = format!(
+                    "{signature}: {} did not come within {limit:?}",
+                    rank(&|rank| rank)
+                );
+                Error::new(ErrorKind::Timeout, text)
+            }
+            _ => error.context(signature),
+        })?;
+        self.differs(block, sequence, root)
+            .map_or(Ok(()), |text| Err(Error::new(ErrorKind::Mismatch, text)))
+    }
+
+    /// A member that does not come: whether it waits in an earlier meeting, in which this rank has
+    /// not waited for it and has called something else.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] if it does.
+    pub(super) fn look_back(&self, block: &Block, number: Number, member: usize) -> Result<()> {
+        if self.nodes.my_place() == 0 && !block.all_have_read() {
+            // It could not say so yet.
+            return Ok(());
+        }
+        let mut before = after(number.told, number.this.wrapping_sub(1))
+            .filter(|&meeting| block.has_come(member, meeting));
+        let found =
+            before.find_map(|meeting| Some((meeting, self.differs(block, meeting, member)?)));
+        match found {
+            None => Ok(()),
+            Some((meeting, text)) => {
+                self.settled.found.store(meeting, Ordering::Relaxed);
+                Err(Error::new(ErrorKind::Mismatch, text))
+            }
+        }
+    }
+
+    /// Why this node's ranks, who have all come, do not agree, if they do not: in this meeting or
+    /// in one before it that was one-way. To be used by the leader.
+    pub(super) fn disagreement(&self, block: &Block, number: Number) -> Option<String> {
+        let Settled { until, found } = &self.settled;
+        if until.load(Ordering::Relaxed) != number.told && self.all_have_heard(block, number.told) {
+            until.store(number.told, Ordering::Relaxed);
+        }
+        let settled = until.load(Ordering::Relaxed);
+        let place = self.nodes.my_place();
+        let same = |member| {
+            block.history(member, number.this) == number.history.short()
+                && block.signature(member, number.this) == block.signature(place, number.this)
+        };
+        if settled != number.told || !(1..block.members()).all(same) {
+            let since = Block::later(settled, Block::kept_since(number.this));
+            for meeting in after(since, number.this) {
+                let mut members = 1..block.members();
+                let text = members.find_map(|member| self.differs(block, meeting, member));
+                if text.is_some() {
+                    found.store(meeting, Ordering::Relaxed);
+                    return text;
+                }
+            }
+        }
+        until.store(number.this, Ordering::Relaxed);
+        None
+    }
+
+    /// Whether all have heard of the mismatch with which meeting `told` ended.
+    fn all_have_heard(&self, block: &Block, told: u32) -> bool {
+        // One that refused a call of its own waited, too, but has only its own error.
+        let refused = |member| {
+            let signature = block.signature(member, told);
+            signature.is_some_and(|one| one.call == Call::Refused)
+        };
+        let of_its_own = self.settled.found.load(Ordering::Relaxed) == told;
+        (1..block.members()).all(|member| block.waits(member, told))
+            && (of_its_own || !(0..block.members()).any(refused))
+    }
+
+    /// Why the call of `member` in a meeting and that of this rank do not go together.
+    fn differs(&self, block: &Block, meeting: u32, member: usize) -> Option<String> {
+        let (place, ranks) = (self.nodes.my_place(), self.nodes.mine());
+        let mine = block.signature(place, meeting)?;
+        let Some(other) = block.signature(member, meeting) else {
+            return Some(format!("rank {} called something unknown", ranks[member]));
+        };
+        (other != mine).then(|| {
+            let (here, there) = (
+                block.place_of(place, meeting),
+                block.place_of(member, meeting),
+            );
+            mismatch(
+                (self.rank, &mine, &here.to_string()),
+                (ranks[member], &other, &there.to_string()),
+            )
+        })
+    }
+}
+
+/// The meetings after `since`, up to `last`.
+fn after(since: u32, last: u32) -> impl Iterator<Item = u32> {
+    (1..=last.wrapping_sub(since)).map(move |step| since.wrapping_add(step))
+}
