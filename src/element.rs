@@ -226,6 +226,11 @@ impl<T: Element> Arriving<T> {
         write_bytes(&mut self.0, at, bytes);
     }
 
+    /// All of them.
+    pub(crate) fn bits(&mut self) -> &mut [T::Bits] {
+        &mut self.0
+    }
+
     pub(crate) fn into_values(self) -> Result<Vec<T>> {
         vec_from_bits(self.0)
     }

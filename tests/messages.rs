@@ -254,6 +254,74 @@ fn a_sender_that_dies_ends_the_wait() {
     assert_eq!(outcome.code, 3, "{outcome}");
 }
 
+/// Of two ranks that exchange large messages one is killed, most likely within a message: the other
+/// has an error, or ends with the job, at once.
+fn killed_within_a_message(victim: usize) {
+    let begun = std::time::Instant::now();
+    let outcome = Ranks::new(2).outcome(|world| {
+        let mut values = vec![world.rank() as u64; 8 << 20];
+        world.barrier()?;
+        if world.rank() == victim {
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(150));
+                let me = rustix::process::getpid();
+                rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
+            });
+        }
+        loop {
+            let outcome = match world.rank() {
+                0 => world.send(1, 1, &values),
+                _ => world.recv_into(0, 1, &mut values).map(drop),
+            };
+            if let Err(error) = outcome {
+                assert_eq!(error.kind(), ErrorKind::PeerFailed, "{error}");
+                return Err(error);
+            }
+            assert!(values.iter().all(|&value| value == 0));
+        }
+    });
+    assert_eq!(outcome.code, 137, "{outcome}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{outcome}");
+}
+
+#[test]
+fn a_sender_that_is_killed_within_a_message() {
+    killed_within_a_message(0);
+}
+
+#[test]
+fn a_receiver_that_is_killed_within_a_message() {
+    killed_within_a_message(1);
+}
+
+/// A receiver gives up a message whose sender is stopped: it has an error, or, if the sender is
+/// writing to its memory just then, ends rather than go on with memory that will be written.
+#[test]
+fn a_sender_that_is_stopped_within_a_message() {
+    let outcome = Ranks::new(2).env("PGAS_TIMEOUT", "1").outcome(|world| {
+        let values = vec![1_u64; 8 << 20];
+        let mut received = values.clone();
+        let pids = world.all_gather(rustix::process::getpid().as_raw_nonzero().get())?;
+        if world.rank() == 0 {
+            loop {
+                world.send(1, 1, &values)?;
+            }
+        }
+        let sender = rustix::process::Pid::from_raw(pids[0]).unwrap();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(150));
+            rustix::process::kill_process(sender, rustix::process::Signal::STOP).unwrap();
+        });
+        loop {
+            world.recv_into(0, 1, &mut received)?;
+        }
+    });
+    let text = outcome.to_string() + &String::from_utf8_lossy(&outcome.stderr);
+    let timed_out = text.contains("within 1s") || text.contains("no answer for 1s");
+    let ended = outcome.code == 134 && text.contains("is writing a message to this process");
+    assert!(timed_out || ended, "{} {text}", outcome.code);
+}
+
 /// What a rank has under way goes on while it waits for others in something else.
 #[test]
 fn messages_go_on_in_collectives() {

@@ -131,27 +131,33 @@ pub(super) fn allows_posix(transports: Option<&str>) -> bool {
 
 impl Pools {
     fn of(transports: Option<&str>) -> Self {
-        let Some(list) = transports else {
-            return Self {
-                sysv: true,
-                posix: true,
-            };
-        };
-        let (list, negated) = match list.strip_prefix('^') {
-            Some(rest) => (rest, true),
-            None => (list, false),
-        };
-        let named = |name: &str| {
-            list.split(',').any(|item| {
-                let item = item.trim().trim_start_matches('\\');
-                item == name || ["all", "shm", "sm", "mm"].contains(&item)
-            })
-        };
+        let shared = |name| allows(transports, &[name, "all", "shm", "sm", "mm"]);
         Self {
-            sysv: named("sysv") != negated,
-            posix: named("posix") != negated,
+            sysv: shared("sysv"),
+            posix: shared("posix"),
         }
     }
+}
+
+/// Whether `UCX_TLS`, as given, allows copies from process to process by the kernel.
+pub(super) fn allows_cma(transports: Option<&str>) -> bool {
+    allows(transports, &["cma", "all", "shm", "sm"])
+}
+
+/// Whether such a list names one of `names`, or, if it says what is not wanted, none.
+fn allows(transports: Option<&str>, names: &[&str]) -> bool {
+    let Some(list) = transports else {
+        return true;
+    };
+    let (list, negated) = match list.strip_prefix('^') {
+        Some(rest) => (rest, true),
+        None => (list, false),
+    };
+    let named = list.split(',').any(|item| {
+        let item = item.trim().trim_start_matches('\\');
+        names.contains(&item)
+    });
+    named != negated
 }
 
 /// `bytes` for people.

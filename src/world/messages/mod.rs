@@ -5,6 +5,7 @@
 //! program gave it, or the number of the collective (28 bits). The last bytes of a program's message, the *label*, say what is in it;
 //! before them, in a job that looks for races, is the sender's clock.
 
+mod direct;
 mod outbox;
 mod receive;
 
@@ -421,7 +422,7 @@ impl Core {
 
     /// Sends and waits until `content` may be used again.
     fn send_now(&self, to: usize, tag: u32, content: &[u8], label: [u8; LABEL]) -> Result<()> {
-        let Some((mut outgoing, header)) = self.send_outside(to, tag, content, label)? else {
+        let Some((mut outgoing, header)) = self.send_outside(to, tag, content, label, true)? else {
             return self.post(to, tag, content, label)?.wait();
         };
         outgoing
@@ -438,7 +439,8 @@ impl Core {
         content: &[u8],
         label: [u8; LABEL],
     ) -> Result<Request<'_, ()>> {
-        let Some((mut outgoing, header)) = self.send_outside(to, tag, content, label)? else {
+        let Some((mut outgoing, header)) = self.send_outside(to, tag, content, label, false)?
+        else {
             return self.post(to, tag, content, label);
         };
         if outgoing.step() {
@@ -459,11 +461,12 @@ impl Core {
         tag: u32,
         content: &'a [u8],
         label: [u8; LABEL],
+        waits: bool,
     ) -> Result<Option<Sent<'_, 'a>>> {
         self.check()?;
         self.check_rank("send to", to)?;
         check_tag(tag)?;
-        let Some((header, outgoing)) = Outgoing::start(self, to, content) else {
+        let Some((header, outgoing)) = Outgoing::start(self, to, content, waits) else {
             return Ok(None);
         };
         self.count(to, 1, content.len());

@@ -2,6 +2,10 @@
 //! fills while the receiver empties them. Two copies at the same time, and no memory that would
 //! have to be mapped first, are faster than UCX's one copy between two heaps.
 //!
+//! A message of [`DIRECT`] chunks or more, both ranks of which wait for it, goes on as
+//! [direct](super::direct) when the sender sees that the receiver is there: both copy at the same
+//! time, once. Where the system does not allow that it goes on through the chunks.
+//!
 //! Each process has one *outbox*, made at its first large message and mapped by receivers at
 //! theirs. A message takes a *lane*, two counters, and some free chunks, which it uses again and
 //! again if it is longer. If there are none it goes through UCX. What travels as a UCX message is
@@ -9,16 +13,19 @@
 
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
+use super::direct::{BITS, Claims, Gone, Peer, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{MemoryHandle, Pump, RemoteKey, SerializedRemoteKey};
 use crate::wait::{Patience, sleep_on, wake_all};
-use crate::world::{Core, Pending};
+use crate::world::{Core, Pending, room};
+use bytemuck::AnyBitPattern;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a chunk: two of them fit well into a second-level cache.
 const CHUNK: usize = 64 << 10;
@@ -31,6 +38,15 @@ const FIRST: usize = LANE * LANES as usize;
 const BYTES: usize = FIRST + CHUNK * CHUNKS as usize;
 /// Most chunks of one message.
 const MOST: usize = 32;
+/// From so many chunks on a message is worth the system calls.
+const DIRECT: u32 = 4;
+/// In the count of filled chunks: the others are not filled, but copied directly; and the sender
+/// copies no more of them.
+const THE_REST_IS_DIRECT: u32 = 1 << 31;
+const SENDER_IS_DONE: u32 = 1 << 30;
+/// How long a receiver that gives up waits for a sender that writes to its memory and does not go
+/// on, before it ends the process.
+const STUCK: Duration = Duration::from_secs(5);
 /// From so many bytes on a message is worth it.
 pub(super) const LARGE: usize = 16 << 10;
 /// Longest sleep: others' messages may have to go on meanwhile.
@@ -44,6 +60,8 @@ pub(super) struct Header {
     chunks: Vec<u16>,
     pub(super) len: u64,
     key: SerializedRemoteKey,
+    /// Where the message is, if the sender waits until it has been received.
+    place: Option<Place>,
 }
 
 /// An outbox as a process sees it.
@@ -54,7 +72,18 @@ pub(super) struct Header {
 #[derive(Debug)]
 struct Shared {
     base: NonNull<u8>,
+    /// The process at the other end; None if its memory cannot be read.
+    peer: OnceLock<Option<Peer>>,
     _keep: Keep,
+}
+
+/// In a lane: what a receiver says of where it wants the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offer {
+    None,
+    Made,
+    Accepted,
+    Withdrawn,
 }
 
 #[derive(Debug)]
@@ -69,15 +98,67 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    fn word(&self, lane: u16, offset: usize) -> &AtomicU32 {
-        assert!(lane < LANES);
+    fn in_lane(&self, lane: u16, offset: usize) -> *mut u8 {
+        assert!(lane < LANES && offset < LANE);
         let offset = lane as usize * LANE + offset;
-        let word = self.base.as_ptr().wrapping_add(offset).cast();
-        // SAFETY: before the first chunk, aligned, and accessed as an atomic only.
-        unsafe { AtomicU32::from_ptr(word) }
+        self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Chunks of the message that have been filled.
+    fn word(&self, lane: u16, offset: usize) -> &AtomicU32 {
+        // SAFETY: before the first chunk, aligned, and accessed as an atomic only.
+        unsafe { AtomicU32::from_ptr(self.in_lane(lane, offset).cast()) }
+    }
+
+    fn long(&self, lane: u16, offset: usize) -> &AtomicU64 {
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.in_lane(lane, offset).cast()) }
+    }
+
+    fn claims(&self, lane: u16) -> Claims<'_> {
+        Claims(self.long(lane, LANE / 4))
+    }
+
+    fn offer(&self, lane: u16) -> &AtomicU32 {
+        self.word(lane, LANE / 2 + 8)
+    }
+
+    /// Goes on from one state of the offer to another; false if it is in a third.
+    fn change_offer(&self, lane: u16, from: Offer, to: Offer) -> bool {
+        let (from, to) = (from as u32, to as u32);
+        self.offer(lane)
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Where the receiver wants the message: its place, in four words.
+    fn wanted(&self, lane: u16) -> [&AtomicU64; 4] {
+        [16, 24, 32, 40].map(|offset| self.long(lane, LANE / 2 + offset))
+    }
+
+    fn make_offer(&self, lane: u16, place: Place) {
+        let process = u64::from(place.process.unsigned_abs());
+        let words = [process, place.proof_at, place.proof, place.bytes_at];
+        for (word, value) in self.wanted(lane).into_iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.offer(lane)
+            .store(Offer::Made as u32, Ordering::Release);
+    }
+
+    /// The place that is offered, if one is.
+    fn offered(&self, lane: u16) -> Option<Place> {
+        let made = self.offer(lane).load(Ordering::Acquire) == Offer::Made as u32;
+        let [process, proof_at, proof, bytes_at] =
+            self.wanted(lane).map(|word| word.load(Ordering::Relaxed));
+        made.then(|| Place {
+            process: i32::try_from(process).unwrap_or(0),
+            proof_at,
+            proof,
+            bytes_at,
+        })
+    }
+
+    /// Chunks of the message that have been filled, and how it goes on.
     fn filled(&self, lane: u16) -> Counter<'_> {
         Counter {
             count: self.word(lane, 0),
@@ -132,6 +213,30 @@ pub(in crate::world) struct Outboxes {
     mine: OnceLock<Option<Arc<Outbox>>>,
     /// Those of senders, by their number in the world.
     theirs: Mutex<HashMap<usize, Arc<Shared>>>,
+    /// Receivers, by their number in the world; None if their memory cannot be written.
+    receivers: Mutex<HashMap<usize, Option<Arc<Peer>>>>,
+}
+
+impl Outboxes {
+    fn receiver(&self, world_rank: usize, place: &Place) -> Option<Arc<Peer>> {
+        let mut receivers = self
+            .receivers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        receivers
+            .entry(world_rank)
+            .or_insert_with(|| Peer::meet(place).map(Arc::new))
+            .clone()
+    }
+}
+
+/// Whether messages may be direct at all.
+fn direct_is_allowed() -> bool {
+    static ALLOWED: OnceLock<bool> = OnceLock::new();
+    *ALLOWED.get_or_init(|| {
+        let transports = std::env::var("UCX_TLS").ok();
+        room::allows_cma(transports.as_deref())
+    })
 }
 
 #[derive(Debug)]
@@ -168,7 +273,11 @@ impl Outbox {
         let key = memory.pack().ok()?;
         let _keep = Keep::Mine(memory);
         Some(Arc::new(Self {
-            shared: Shared { base, _keep },
+            shared: Shared {
+                base,
+                peer: OnceLock::new(),
+                _keep,
+            },
             key,
             lanes: Mutex::new(Lanes {
                 chunks: (0..CHUNKS).collect(),
@@ -207,6 +316,8 @@ impl Outbox {
         let chunks = chunks.split_off(chunks.len().saturating_sub(want));
         self.shared.filled(number).set(0);
         self.shared.drained(number).set(0);
+        let offer = self.shared.offer(number);
+        offer.store(Offer::None as u32, Ordering::Relaxed);
         Some(Lane {
             number,
             chunks,
@@ -229,18 +340,73 @@ struct Course {
     lane: Lane,
     /// Chunks that have been filled.
     next: u32,
+    direct: Direct,
+}
+
+/// Whether a message goes on directly.
+#[derive(Debug)]
+enum Direct {
+    Never,
+    /// If the receiver, of that number in the world, offers a place.
+    Perhaps(usize),
+    /// To that place, with nothing more to do for the sender or with something.
+    Yes {
+        receiver: Arc<Peer>,
+        to: u64,
+        done: bool,
+    },
+}
+
+impl Course {
+    /// Accepts what the receiver offers, if it does.
+    fn accept(&mut self, core: &Core) {
+        let (shared, lane) = (&self.outbox.shared, self.lane.number);
+        let Direct::Perhaps(rank) = self.direct else {
+            return;
+        };
+        let Some(place) = shared.offered(lane) else {
+            return;
+        };
+        let Some(receiver) = core.job.outboxes.receiver(rank, &place) else {
+            self.direct = Direct::Never;
+            return;
+        };
+        shared.claims(lane).open(self.next, self.lane.end);
+        if shared.change_offer(lane, Offer::Made, Offer::Accepted) {
+            #[cfg(test)]
+            tests::ACCEPTED.fetch_add(1, Ordering::Relaxed);
+            let filled = self.next | THE_REST_IS_DIRECT;
+            shared.filled(lane).set(filled);
+            let (to, done) = (place.bytes_at, false);
+            self.direct = Direct::Yes { receiver, to, done };
+        }
+    }
+
+    /// Whether its receiver does not need this process any more, but for its lane.
+    fn is_over(&self) -> bool {
+        let Lane { number, end, .. } = self.lane;
+        match self.direct {
+            Direct::Yes { .. } => self.outbox.shared.drained(number).get() == end,
+            _ => self.next == end,
+        }
+    }
 }
 
 impl Drop for Course {
     /// A message that is left in the middle keeps its lane: its receiver may still be there.
     fn drop(&mut self) {
-        if self.next == self.lane.end {
+        if self.is_over() {
             let chunks = std::mem::take(&mut self.lane.chunks);
             let lane = Lane {
                 chunks,
                 ..self.lane
             };
             self.outbox.lanes().sent.push(lane);
+        } else if let Direct::Yes { .. } = self.direct {
+            let shared = &self.outbox.shared;
+            shared.claims(self.lane.number).close(Gone::Sender);
+            let over = self.next | THE_REST_IS_DIRECT | SENDER_IS_DONE;
+            shared.filled(self.lane.number).set(over);
         }
     }
 }
@@ -250,27 +416,47 @@ fn chunks(len: usize) -> u32 {
     u32::try_from(len.div_ceil(CHUNK)).unwrap_or(u32::MAX)
 }
 
+/// A chunk's bytes among so many.
+fn of_chunk(chunk: u32, len: usize) -> Range<usize> {
+    let start = chunk as usize * CHUNK;
+    start..len.min(start + CHUNK)
+}
+
 impl<'a> Outgoing<&'a [u8]> {
     /// Takes a lane for a message, and says what to send as its header; None if it must go through
-    /// UCX.
-    pub(super) fn start(core: &Core, to: usize, content: &'a [u8]) -> Option<(Header, Self)> {
+    /// UCX. Whether the caller `waits` until it is over.
+    pub(super) fn start(
+        core: &Core,
+        to: usize,
+        content: &'a [u8],
+        waits: bool,
+    ) -> Option<(Header, Self)> {
         let len = content.len();
         let same_node = core.nodes.mine().binary_search(&to).is_ok();
         // Counters would not do for more.
-        if len < LARGE || !same_node || to == core.rank || len / CHUNK > i32::MAX as usize {
+        if len < LARGE || !same_node || to == core.rank || len / CHUNK >= 1 << BITS {
             return None;
         }
         let outbox = core.job.outboxes.mine.get_or_init(|| Outbox::new(core));
         let outbox = outbox.clone()?;
         let lane = outbox.take(chunks(len))?;
+        let direct = waits && lane.end >= DIRECT && direct_is_allowed();
         let header = Header {
             lane: lane.number,
             chunks: lane.chunks.clone(),
             len: len as u64,
             key: outbox.key.clone(),
+            place: direct.then(|| Place::of(content.as_ptr())),
         };
-        let next = 0;
-        let course = Course { outbox, lane, next };
+        let course = Course {
+            outbox,
+            lane,
+            next: 0,
+            direct: match direct {
+                true => Direct::Perhaps(core.peers.world_rank(to)),
+                false => Direct::Never,
+            },
+        };
         Some((header, Self { content, course }))
     }
 
@@ -284,26 +470,77 @@ impl<'a> Outgoing<&'a [u8]> {
 }
 
 impl<C: AsRef<[u8]>> Outgoing<C> {
+    /// Fills the next chunk, if there is a free one for it; whether there was.
+    fn fill(&mut self) -> bool {
+        let Course {
+            outbox, lane, next, ..
+        } = &mut self.course;
+        let shared = &outbox.shared;
+        let (number, count) = (*next as usize, lane.chunks.len());
+        if number >= count && (shared.drained(lane.number).get() as usize) + count <= number {
+            return false;
+        }
+        let bytes = &self.content.as_ref()[of_chunk(*next, self.content.as_ref().len())];
+        let to = shared.chunk(lane.chunks[number % count]);
+        // SAFETY: a chunk of this message, which the receiver has drained if it was filled before;
+        // at most a chunk of bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        *next += 1;
+        shared.filled(lane.number).set(*next);
+        true
+    }
+
     /// Fills what is free. Whether all has been handed over.
     pub(super) fn step(&mut self) -> bool {
-        let Course { outbox, lane, next } = &mut self.course;
-        let shared = &outbox.shared;
-        let content = self.content.as_ref();
-        while *next < lane.end {
-            let (number, count) = (*next as usize, lane.chunks.len());
-            if number >= count && (shared.drained(lane.number).get() as usize) + count <= number {
+        while self.course.next < self.course.lane.end {
+            if !self.fill() {
                 return false;
             }
-            let start = number * CHUNK;
-            let bytes = &content[start..content.len().min(start + CHUNK)];
-            let to = shared.chunk(lane.chunks[number % count]);
-            // SAFETY: a chunk of this message, which the receiver has drained if it was filled
-            // before; at most a chunk of bytes.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-            *next += 1;
-            shared.filled(lane.number).set(*next);
         }
         true
+    }
+
+    /// As [`Outgoing::step`], and goes on directly if the receiver offers that.
+    fn step_or_write(&mut self, core: &Core) -> Result<bool> {
+        while self.course.next < self.course.lane.end && !self.write(core)? {
+            if !self.fill() {
+                return Ok(false);
+            }
+        }
+        Ok(self.course.is_over())
+    }
+
+    /// Writes chunks to the receiver's memory, from the last one on, until they are all somebody's.
+    /// False if it has not offered any.
+    fn write(&mut self, core: &Core) -> Result<bool> {
+        self.course.accept(core);
+        let Course {
+            outbox,
+            lane,
+            next,
+            direct,
+        } = &mut self.course;
+        let Direct::Yes { receiver, to, done } = direct else {
+            return Ok(false);
+        };
+        if std::mem::replace(done, true) {
+            return Ok(true);
+        }
+        let (shared, content) = (&outbox.shared, self.content.as_ref());
+        let claims = shared.claims(lane.number);
+        while let Some(chunk) = claims.last() {
+            let range = of_chunk(chunk, content.len());
+            let to = *to + range.start as u64;
+            // SAFETY: the receiver lends its buffer until it sees that this process is done, and
+            // nobody else copies this chunk.
+            unsafe { receiver.write(to, &content[range]) }.map_err(|error| {
+                // Dropping this says so.
+                Error::new(ErrorKind::PeerFailed, format!("its memory: {error}"))
+            })?;
+        }
+        let filled = *next | THE_REST_IS_DIRECT | SENDER_IS_DONE;
+        shared.filled(lane.number).set(filled);
+        Ok(true)
     }
 
     pub(super) fn wait(&mut self, core: &Core) -> Result<()> {
@@ -312,8 +549,8 @@ impl<C: AsRef<[u8]>> Outgoing<C> {
             core,
             &outbox.shared.drained(self.course.lane.number),
             || {
-                let done = self.step();
-                (self.course.next, done)
+                let done = self.step_or_write(core)?;
+                Ok((self.course.next, done))
             },
         )
     }
@@ -359,6 +596,9 @@ pub(super) struct Incoming {
     len: usize,
     /// How many chunks have been drained.
     next: u32,
+    /// Where the sender has it, if that may be read.
+    place: Option<Place>,
+    from: usize,
 }
 
 impl Incoming {
@@ -382,7 +622,8 @@ impl Incoming {
                 let base =
                     base.ok_or_else(|| bad(format!("the outbox of rank {from} is not mapped")))?;
                 let _keep = Keep::Senders(key);
-                let shared = Arc::new(Shared { base, _keep });
+                let peer = OnceLock::new();
+                let shared = Arc::new(Shared { base, peer, _keep });
                 theirs.insert(world_rank, shared.clone());
                 shared
             }
@@ -393,6 +634,8 @@ impl Incoming {
             chunks: header.chunks,
             len: usize::try_from(header.len).unwrap_or(usize::MAX),
             next: 0,
+            place: header.place,
+            from,
         })
     }
 
@@ -401,31 +644,153 @@ impl Incoming {
     }
 
     /// Passes on what is there, with where in the message it begins. Whether that is all.
-    pub(super) fn step(&mut self, mut take: impl FnMut(usize, &[u8])) -> bool {
-        while self.next < chunks(self.len) {
-            if self.shared.filled(self.lane).get() <= self.next {
-                return false;
-            }
-            let number = self.next as usize;
-            let start = number * CHUNK;
-            let len = CHUNK.min(self.len - start);
-            let chunk = self.shared.chunk(self.chunks[number % self.chunks.len()]);
+    pub(super) fn step(&mut self, take: impl FnMut(usize, &[u8])) -> bool {
+        let filled = self.shared.filled(self.lane).get();
+        self.drain(filled, take)
+    }
+
+    /// As [`Incoming::step`], of a count of filled chunks.
+    fn drain(&mut self, filled: u32, mut take: impl FnMut(usize, &[u8])) -> bool {
+        let filled = filled & !(THE_REST_IS_DIRECT | SENDER_IS_DONE);
+        while self.next < filled.min(chunks(self.len)) {
+            let range = of_chunk(self.next, self.len);
+            let chunk = self.chunks[self.next as usize % self.chunks.len()];
             // SAFETY: a chunk that the sender has filled and does not write until it is drained;
             // any bytes are initialised.
-            let bytes = unsafe { std::slice::from_raw_parts(chunk, len) };
-            take(start, bytes);
+            let bytes =
+                unsafe { std::slice::from_raw_parts(self.shared.chunk(chunk), range.len()) };
+            take(range.start, bytes);
             self.next += 1;
             self.shared.drained(self.lane).set(self.next);
         }
-        true
+        self.next == chunks(self.len)
     }
 
-    pub(super) fn wait(&mut self, core: &Core, mut take: impl FnMut(usize, &[u8])) -> Result<()> {
-        let shared = self.shared.clone();
-        wait(core, &shared.filled(self.lane), || {
-            let done = self.step(&mut take);
-            (self.next, done)
+    /// Waits for all of it. `to` has its length.
+    pub(super) fn wait(&mut self, core: &Core, to: &mut [impl AnyBitPattern]) -> Result<()> {
+        assert!(size_of_val(to) >= self.len);
+        let to = to.as_mut_ptr().cast();
+        let mut lent = Lent { incoming: self, to };
+        lent.offer();
+        let shared = lent.incoming.shared.clone();
+        let lane = lent.incoming.lane;
+        wait(core, &shared.filled(lane), || {
+            let done = lent.step()?;
+            Ok((lent.incoming.next, done))
         })
+    }
+}
+
+/// A buffer that a sender may write to.
+struct Lent<'a> {
+    incoming: &'a mut Incoming,
+    /// Writable for the message's length while this lives.
+    to: *mut u8,
+}
+
+impl Lent<'_> {
+    /// Makes an offer to the sender, if it is worth it and allowed.
+    fn offer(&self) {
+        let Incoming {
+            shared,
+            lane,
+            place: Some(place),
+            ..
+        } = &*self.incoming
+        else {
+            return;
+        };
+        let peer = || Peer::meet(place).filter(|_| direct_is_allowed());
+        if shared.peer.get_or_init(peer).is_some() {
+            shared.make_offer(*lane, Place::of(self.to));
+        }
+    }
+
+    /// Takes what is there. Whether that is all.
+    fn step(&mut self) -> Result<bool> {
+        let to = self.to;
+        let incoming = &mut *self.incoming;
+        let filled = incoming.shared.filled(incoming.lane).get();
+        let done = incoming.drain(filled, |at, bytes| {
+            // SAFETY: inside the buffer, which nobody else reads or writes there.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.wrapping_add(at), bytes.len())
+            };
+        });
+        let shared = &incoming.shared;
+        if done || filled & THE_REST_IS_DIRECT == 0 {
+            return Ok(done);
+        }
+        let (Some(place), Some(Some(peer))) = (&incoming.place, shared.peer.get()) else {
+            return Err(incoming.gone());
+        };
+        let claims = shared.claims(incoming.lane);
+        while let Some(chunk) = claims.first() {
+            let range = of_chunk(chunk, incoming.len);
+            let from = place.bytes_at + range.start as u64;
+            // SAFETY: inside the buffer, and nobody else copies this chunk.
+            let read = unsafe { peer.read(from, to.wrapping_add(range.start), range.len()) };
+            // If the sender had given up before, it may have been anything.
+            if read.is_err() || claims.is_closed_by(Gone::Sender) {
+                return Err(incoming.gone());
+            }
+        }
+        if claims.is_closed_by(Gone::Sender) {
+            return Err(incoming.gone());
+        }
+        let filled = shared.filled(incoming.lane).get();
+        if filled & SENDER_IS_DONE == 0 {
+            return Ok(false);
+        }
+        incoming.next = chunks(incoming.len);
+        shared.drained(incoming.lane).set(incoming.next);
+        Ok(true)
+    }
+}
+
+impl Drop for Lent<'_> {
+    /// The sender must not write any more.
+    fn drop(&mut self) {
+        let Incoming { shared, lane, .. } = &*self.incoming;
+        if self.incoming.next == chunks(self.incoming.len)
+            || shared.offer(*lane).load(Ordering::Acquire) == Offer::None as u32
+            || shared.change_offer(*lane, Offer::Made, Offer::Withdrawn)
+        {
+            return;
+        }
+        shared.claims(*lane).close(Gone::Receiver);
+        let since = Instant::now();
+        let filled = shared.filled(*lane);
+        let ended = || {
+            shared
+                .peer
+                .get()
+                .and_then(Option::as_ref)
+                .is_none_or(Peer::has_ended)
+        };
+        loop {
+            let seen = filled.get();
+            if seen & SENDER_IS_DONE != 0 || ended() {
+                return;
+            }
+            if since.elapsed() > STUCK {
+                eprintln!(
+                    "pgas: rank {} of the team is writing a message to this process, which gives up receiving it, \
+                     and does not go on: memory would be overwritten later",
+                    self.incoming.from
+                );
+                std::process::abort();
+            }
+            filled.sleep(seen, NAP);
+        }
+    }
+}
+
+impl Incoming {
+    #[cold]
+    fn gone(&self) -> Error {
+        let text = format!("rank {} has left a message in the middle", self.from);
+        Error::new(ErrorKind::PeerFailed, text).with_peer(self.from)
     }
 }
 
@@ -440,12 +805,16 @@ impl Drop for Incoming {
 }
 
 /// Steps until done; the time limit counts from the last chunk.
-fn wait(core: &Core, other: &Counter<'_>, mut step: impl FnMut() -> (u32, bool)) -> Result<()> {
+fn wait(
+    core: &Core,
+    other: &Counter<'_>,
+    mut step: impl FnMut() -> Result<(u32, bool)>,
+) -> Result<()> {
     let mut patience = Patience::for_neighbours();
     let mut last = 0;
     loop {
         let seen = other.get();
-        let (next, done) = step();
+        let (next, done) = step()?;
         if done {
             return Ok(());
         }
@@ -457,6 +826,63 @@ fn wait(core: &Core, other: &Counter<'_>, mut step: impl FnMut() -> (u32, bool))
         core.worker.help_messages()?;
         if let Some(nap) = nap {
             other.sleep(seen, nap.min(NAP));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Ranks;
+
+    pub(super) static ACCEPTED: AtomicU32 = AtomicU32::new(0);
+
+    /// A message whose receiver is there first is direct, if the system and `UCX_TLS` allow it.
+    #[test]
+    fn large_messages_are_direct() {
+        for (transports, allowed) in [("posix,cma,self", true), ("posix,self", false)] {
+            Ranks::new(2).env("UCX_TLS", transports).run(|world| {
+                let here = 7_u64;
+                let place = Place::of((&raw const here).cast());
+                let process = u64::from(place.process.unsigned_abs());
+                let words = [process, place.proof_at, place.proof];
+                let words = world.all_gather(words)?;
+                let others = words[1 - world.rank()];
+                let other = Place {
+                    process: i32::try_from(others[0]).unwrap(),
+                    proof_at: others[1],
+                    proof: others[2],
+                    bytes_at: 0,
+                };
+                let possible = allowed && Peer::meet(&other).is_some();
+                for chunks in [1, 2, 4, 5, 64, 100] {
+                    let before = ACCEPTED.load(Ordering::Relaxed);
+                    let len = chunks * CHUNK - chunks % 2;
+                    let sent: Vec<u8> = (0..=250).cycle().take(len).collect();
+                    world.barrier()?;
+                    if world.rank() == 0 {
+                        std::thread::sleep(Duration::from_millis(20));
+                        world.send(1, 1, &sent)?;
+                    } else {
+                        let mut received = vec![0_u8; len];
+                        world.recv_into(0, 1, &mut received)?;
+                        assert!(received == sent, "{chunks}");
+                    }
+                    let direct = ACCEPTED.load(Ordering::Relaxed) - before;
+                    // A receiver that is late gets a message of few chunks from those.
+                    let expected = world.rank() == 0 && possible && chunks >= 64;
+                    assert!(
+                        direct == u32::from(expected) || chunks < 64,
+                        "{chunks} {transports} {direct} {possible} {}",
+                        world.rank()
+                    );
+                    assert!(
+                        direct == 0 || (possible && chunks >= 4),
+                        "{chunks} {transports} {possible} {direct}"
+                    );
+                }
+                world.barrier()
+            });
         }
     }
 }

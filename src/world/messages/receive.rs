@@ -86,7 +86,7 @@ impl Letter {
             Content::Here(bytes) => values_of(&bytes),
             Content::Outside(mut incoming) => {
                 let mut values = Arriving::with_bytes(incoming.len());
-                incoming.wait(core, |at, bytes| values.write(at, bytes))?;
+                incoming.wait(core, values.bits())?;
                 values.into_values()
             }
         }
@@ -109,7 +109,7 @@ impl Letter {
         match (self.content, element::bits_mut(to)) {
             (Content::Here(bytes), Some(bits)) => element::write_bytes(bits, 0, &bytes),
             (Content::Outside(mut incoming), Some(bits)) => {
-                incoming.wait(core, |at, bytes| element::write_bytes(bits, at, bytes))?;
+                incoming.wait(core, bits)?;
             }
             (content, None) => {
                 let letter = Self { content, ..self };
@@ -123,8 +123,8 @@ impl Letter {
         match self.content {
             Content::Here(bytes) => Ok(bytes),
             Content::Outside(mut incoming) => {
-                let mut all = vec![0; incoming.len()];
-                incoming.wait(core, |at, bytes| element::write_bytes(&mut all, at, bytes))?;
+                let mut all = vec![0_u8; incoming.len()];
+                incoming.wait(core, &mut all)?;
                 Ok(all)
             }
         }
@@ -278,7 +278,7 @@ impl<T: Element> Stage<T> {
                 Self::of(letter, beside).wait(core, beside)
             }
             Self::Arriving(envelope, mut incoming, mut values) => {
-                incoming.wait(core, |at, bytes| values.write(at, bytes))?;
+                incoming.wait(core, values.bits())?;
                 Ok((values.into_values()?, envelope))
             }
             Self::Complete(result) => result,
