@@ -302,4 +302,6 @@ fn during(rank: usize, error: Error) -> Error {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

@@ -5,6 +5,8 @@
 //! program gave it, or the number of the collective (28 bits). The last bytes of a program's message, the *label*, say what is in it;
 //! before them, in a job that looks for races, is the sender's clock.
 
+#[cfg(test)]
+mod fuzz;
 mod outbox;
 mod receive;
 
@@ -151,6 +153,12 @@ fn label(kind: u8, hash: u64, name: &str) -> [u8; LABEL] {
     let name = &name.as_bytes()[name.len().saturating_sub(NAME)..];
     label[9..9 + name.len()].copy_from_slice(name);
     label
+}
+
+/// The type's name in a label.
+fn name_in(label: &[u8; LABEL]) -> String {
+    let name = String::from_utf8_lossy(&label[9..]);
+    name.trim_end_matches('\0').to_string()
 }
 
 fn label_of_elements<T: Element>() -> [u8; LABEL] {

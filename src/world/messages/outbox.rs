@@ -31,6 +31,8 @@ const FIRST: usize = LANE * LANES as usize;
 const BYTES: usize = FIRST + CHUNK * CHUNKS as usize;
 /// Most chunks of one message.
 const MOST: usize = 32;
+/// Counters would not do for more in all, one after another.
+const MOST_CHUNKS: u64 = i32::MAX as u64;
 /// From so many bytes on a message is worth it.
 pub(super) const LARGE: usize = 16 << 10;
 /// Longest sleep: others' messages may have to go on meanwhile.
@@ -44,6 +46,31 @@ pub(super) struct Header {
     chunks: Vec<u16>,
     pub(super) len: u64,
     key: SerializedRemoteKey,
+}
+
+impl Header {
+    #[cfg(test)]
+    pub(super) fn example(key: SerializedRemoteKey) -> Self {
+        Self {
+            lane: 3,
+            chunks: vec![1, 2, 63],
+            len: 300_000,
+            key,
+        }
+    }
+
+    /// Whether an outbox has these chunks, and counters for so many; `from` is its rank.
+    pub(super) fn check(&self, from: usize) -> Result<()> {
+        if self.lane >= LANES
+            || self.chunks.is_empty()
+            || self.chunks.iter().any(|&chunk| chunk >= CHUNKS)
+            || self.len / CHUNK as u64 > MOST_CHUNKS
+        {
+            let text = format!("a message of rank {from} has no such chunks");
+            return Err(Error::new(ErrorKind::Ucx, text).with_peer(from));
+        }
+        Ok(())
+    }
 }
 
 /// An outbox as a process sees it.
@@ -256,8 +283,7 @@ impl<'a> Outgoing<&'a [u8]> {
     pub(super) fn start(core: &Core, to: usize, content: &'a [u8]) -> Option<(Header, Self)> {
         let len = content.len();
         let same_node = core.nodes.mine().binary_search(&to).is_ok();
-        // Counters would not do for more.
-        if len < LARGE || !same_node || to == core.rank || len / CHUNK > i32::MAX as usize {
+        if len < LARGE || !same_node || to == core.rank || (len / CHUNK) as u64 > MOST_CHUNKS {
             return None;
         }
         let outbox = core.job.outboxes.mine.get_or_init(|| Outbox::new(core));
@@ -362,18 +388,12 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// `from` is the sender's rank in the team.
-    pub(super) fn start(core: &Core, from: usize, header: Header) -> Result<Self> {
+    /// `from` is the sender's rank in the team; the header has been checked.
+    pub(super) fn start(core: &Core, from: usize, header: &Header) -> Result<Self> {
         let world_rank = core.peers.world_rank(from);
         let theirs = core.job.outboxes.theirs.lock();
         let mut theirs = theirs.unwrap_or_else(PoisonError::into_inner);
         let bad = |text| Error::new(ErrorKind::Ucx, text).with_peer(from);
-        if header.lane >= LANES
-            || header.chunks.is_empty()
-            || header.chunks.iter().any(|&chunk| chunk >= CHUNKS)
-        {
-            return Err(bad(format!("a message of rank {from} has no such chunks")));
-        }
         let shared = match theirs.get(&world_rank) {
             Some(shared) => shared.clone(),
             None => {
@@ -390,7 +410,7 @@ impl Incoming {
         Ok(Self {
             shared,
             lane: header.lane,
-            chunks: header.chunks,
+            chunks: header.chunks.clone(),
             len: usize::try_from(header.len).unwrap_or(usize::MAX),
             next: 0,
         })
