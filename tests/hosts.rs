@@ -60,7 +60,7 @@ fn output(command: &mut Command) -> (Option<i32>, String) {
 fn arrays_work() {
     let rig = up();
     let six = ["-x", "UCX_TCP_AF_PRIO=inet6"];
-    for options in [&[][..], &["--net", "eth0"], &["--map", "node"], &six] {
+    for options in [&["-v"][..], &["--net", "eth0"], &["--map", "node"], &six] {
         let what = if options.len() == 2 && options[0] == "--map" {
             "turns"
         } else {
@@ -69,6 +69,11 @@ fn arrays_work() {
         let (code, text) = output(&mut workers(&rig, what, options, ":"));
         assert_eq!(code, Some(0), "{text}");
         assert_eq!(text.matches("worked through").count(), 4, "{text}");
+        // What UCX has chosen, once, for those who want to hear it.
+        let chosen = "ucxrun: rank 0: network to rank 1 on host host2: tcp/eth0\n";
+        let told = usize::from(options == ["-v"]);
+        assert_eq!(text.matches(chosen).count(), told, "{text}");
+        assert_eq!(text.matches("network to rank").count(), told, "{text}");
     }
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct Cli {
     #[arg(long)]
     keep_going: bool,
 
-    /// Say on standard error what happens: hosts, processes, joins, refused connections, ends
+    /// Say on standard error what happens: hosts, processes, joins, the network, refused connections, ends
     #[arg(short, long)]
     verbose: bool,
 
@@ -331,6 +331,7 @@ impl Cli {
         }
         if self.verbose {
             job = job.notices(crate::say);
+            job = job.env(ucxrun::wire::env::NOTICES, "1");
         }
         if self.report_bindings {
             job = job.report_bindings(crate::say);

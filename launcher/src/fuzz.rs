@@ -68,6 +68,9 @@ fn frames_of_ranks() {
         ToLauncher::Doing {
             what: "barrier".to_owned(),
         },
+        ToLauncher::Notice {
+            text: "network".to_owned(),
+        },
         ToLauncher::Stats(RankStats {
             traffic: vec![Traffic {
                 rank: 1,

@@ -29,6 +29,8 @@ pub(crate) enum Event {
     Doing(usize, String),
     /// What it has done.
     Stats(usize, RankStats),
+    /// What it says of itself.
+    Notice(usize, String),
 }
 
 /// How far a rank has come.
@@ -232,6 +234,7 @@ impl Server {
             }
             ToLauncher::Doing { what } => self.events.push_back(Event::Doing(rank, what)),
             ToLauncher::Stats(stats) => self.events.push_back(Event::Stats(rank, stats)),
+            ToLauncher::Notice { text } => self.events.push_back(Event::Notice(rank, text)),
             ToLauncher::Leave if !left => self.leave(rank),
             ToLauncher::Gather { round, blob } if !left => self.gather(rank, round, blob),
             ToLauncher::WhoIsMissing { round } if !left && round == self.round => {

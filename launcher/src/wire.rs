@@ -31,6 +31,8 @@ pub mod env {
     pub const STATS: &str = "PGAS_STATS";
     /// Set if ranks are to be ready for [`ToRank::Report`](super::ToRank::Report).
     pub const WATCH: &str = "PGAS_WATCH";
+    /// Set if somebody wants to hear what ranks have to say of themselves: [`ToLauncher::Notice`](super::ToLauncher::Notice).
+    pub const NOTICES: &str = "PGAS_NOTICES";
 
     /// Those that every rank has.
     pub const ALL: [&str; 7] = [RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CONTROL, SECRET, JOB];
@@ -110,6 +112,11 @@ pub enum ToLauncher {
     },
     /// What I have done, in all; before [`ToLauncher::Leave`].
     Stats(RankStats),
+    /// For the curious.
+    Notice {
+        /// What, in one line.
+        text: String,
+    },
 }
 
 /// What a rank has done.

@@ -157,6 +157,19 @@ impl Launcher {
         }
     }
 
+    /// Tells the launcher something that the curious may want to know.
+    pub(super) fn notice(&self, text: String) {
+        if let Way::Control {
+            writer,
+            stored: None,
+            ..
+        } = &self.0
+        {
+            // As above.
+            let _ = writer.send(&ToLauncher::Notice { text });
+        }
+    }
+
     /// Ends the connection, and with it the thread that listens.
     pub(super) fn close(&self) {
         match &self.0 {

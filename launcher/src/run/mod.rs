@@ -37,7 +37,7 @@ use crate::poll::{Token, Waits};
 use crate::process::{Exit, KILLED, Process};
 use crate::rank::Rank;
 use crate::server::{Event, Server, State};
-use crate::wire::{RankStats, ToRank};
+use crate::wire::{self, RankStats, ToRank};
 
 /// How long to look for earlier causes after the first sign of a failure: a survivor may be heard before the victim.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -286,6 +286,9 @@ impl Engine {
                 }
                 Event::Stats(number, stats) => self.stats[number] = Some(stats),
                 Event::Doing(number, what) => self.doing[number].0 = Some(what),
+                Event::Notice(number, text) => {
+                    self.notice(|| format!("rank {number}: {}", wire::clip(text)));
+                }
                 Event::Refused(who) => self.notice(|| format!("refused {who}")),
             }
         }
