@@ -19,6 +19,8 @@ const HOSTS: &str = "host1,host2:2,host3";
 const WORKER: &str = "HOSTS_WORKER";
 /// What `--lost-after` says, in seconds.
 const LOST: u64 = 2;
+/// How long ranks between which the link is cut leave it idle, in seconds.
+const PAUSE: u64 = 6;
 
 fn up() -> Rig {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -90,7 +92,7 @@ fn cut_during(what: &str) -> String {
         assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
     }
     std::thread::sleep(Duration::from_millis(200));
-    rig.cut("host3");
+    rig.cut(&["host3"]);
     let cut = Instant::now();
     out.read_to_string(&mut text).unwrap();
     child
@@ -108,7 +110,7 @@ fn cut_during(what: &str) -> String {
         text.contains("ucxrun: host host3: no sign of life for 2s"),
         "{text}"
     );
-    rig.join("host3");
+    rig.join(&["host3"]);
     let (code, again) = output(&mut workers(&rig, "blocks", &[], ":"));
     assert_eq!(code, Some(0), "{again}");
     text
@@ -121,6 +123,68 @@ fn link_cut_during_a_get() {
     // Rank 0 gets from rank 3, and hears who is lost.
     let words = "rank 0: get ended: PeerFailed, rank Some(3)";
     assert!(text.contains(words), "{text}");
+}
+
+/// Loses what goes between hosts 2 and 3, whose ranks 2 and 3 do `what`, while the launcher reaches both. The job ends
+/// within `limit`, and each of the two says that its get has ended so, naming the other.
+fn cut_between_two(what: &str, options: &[&str], limit: Duration, how: &str) {
+    let rig = up();
+    let mut child = workers(&rig, what, options, "trap '' TERM")
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while text.matches("under way").count() < 4 {
+        assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    rig.cut(&["host2", "host3"]);
+    let cut = Instant::now();
+    out.read_to_string(&mut text).unwrap();
+    let mut said = child.stderr.take().unwrap();
+    said.read_to_string(&mut text).unwrap();
+    let status = child.wait().unwrap();
+    let taken = cut.elapsed();
+    assert!(taken < limit, "{taken:?}: {text}");
+    assert_eq!(status.code(), Some(1), "{text}");
+    for (rank, other) in [(2, 3), (3, 2)] {
+        let words = format!("rank {rank}: get ended: {how}, rank Some({other}): get of index");
+        assert!(text.contains(&words), "{words}: {text}");
+    }
+    let blamed = |rank: usize| {
+        text.contains(&format!(
+            "ucxrun: rank {rank} on host host{rank}: get of index"
+        ))
+    };
+    assert!(blamed(2) || blamed(3), "{text}");
+    assert_eq!(workers_alive(what), [""; 0]);
+    rig.join(&["host2", "host3"]);
+    let (code, again) = output(&mut workers(&rig, "blocks", &[], ":"));
+    assert_eq!(code, Some(0), "{again}");
+}
+
+/// TCP goes on sending what nobody answers for longer than a rank waits: the time limit of waits ends it.
+#[test]
+#[ignore = "needs the rig"]
+fn link_cut_between_two_hosts_during_a_get() {
+    let options = ["-x", "PGAS_TIMEOUT=4"];
+    cut_between_two("between", &options, Duration::from_secs(4 + 3), "Timeout");
+}
+
+/// Of a link that is idle when it is cut UCX finds out, and the next get fails at once.
+#[test]
+#[ignore = "needs the rig"]
+fn link_cut_between_two_hosts_before_a_get() {
+    let options = [
+        "-x",
+        "UCX_TCP_KEEPIDLE=1s",
+        "-x",
+        "UCX_TCP_KEEPINTVL=1s",
+        "-x",
+        "UCX_TCP_KEEPCNT=2",
+    ];
+    let limit = Duration::from_secs(PAUSE + 3);
+    cut_between_two("between after a pause", &options, limit, "Ucx");
 }
 
 #[test]
@@ -298,6 +362,7 @@ fn worker() {
                 // Until the launcher ends it.
                 std::thread::sleep(Duration::from_secs(60));
             }
+            "between" | "between after a pause" => between(world, &what)?,
             what => wait(world, what),
         }
         println!("worked through");
@@ -455,6 +520,33 @@ fn say_how(rank: usize, call: &str, error: &pgas::Error) {
         error.kind(),
         error.peer()
     );
+}
+
+/// Ranks 2 and 3 get from each other until that fails, which they say and end with; the others wait for them.
+fn between(world: &World, what: &str) -> pgas::Result<()> {
+    let (me, array) = (world.rank(), GlobalArray::<u64>::new(world, 400)?);
+    // Of the other.
+    let index = if me == 2 { 399 } else { 299 };
+    if me >= 2 {
+        array.get(index)?;
+    }
+    world.barrier()?;
+    println!("under way");
+    if me < 2 {
+        return world.barrier();
+    }
+    if what != "between" {
+        std::thread::sleep(Duration::from_secs(PAUSE));
+    }
+    let error = loop {
+        if let Err(error) = array.get(index) {
+            break error;
+        }
+    };
+    say_how(me, "get", &error);
+    // So that the other has the time to say it, too.
+    std::thread::sleep(Duration::from_millis(500));
+    Err(error)
 }
 
 /// Waits until something goes wrong, and says what; the job is ended then.
