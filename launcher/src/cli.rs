@@ -69,7 +69,7 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "RANK", default_value = "0")]
     stdin: String,
 
-    /// A failing rank does not end the job; the code is that of the first to fail, when all have ended
+    /// A failing rank does not end the job, only what needs it; the code is that of the first to fail, when all have ended
     #[arg(long)]
     keep_going: bool,
 

@@ -293,7 +293,9 @@ impl Control {
                 let ranks: Vec<_> = ranks.iter().map(u32::to_string).collect();
                 format!("gather {round}: no word from rank {}", ranks.join(", "))
             }
-            Ok(Some(other @ ToRank::PeerFailed { .. })) => return interrupted(other),
+            Ok(Some(other @ (ToRank::PeerFailed { .. } | ToRank::PeerLost { .. }))) => {
+                return interrupted(other);
+            }
             _ => format!("gather {round}: time is up"),
         };
         Error::new(ErrorKind::Timeout, message)
@@ -328,7 +330,7 @@ impl Control {
         )
     }
 
-    /// The next message but [`ToRank::Report`], which is answered.
+    /// The next message but [`ToRank::Report`], which is answered, and what does not matter.
     fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<ToRank>> {
         loop {
             match receive(&self.link.stream, &mut self.frames, deadline)? {
@@ -339,6 +341,8 @@ impl Control {
                     };
                     self.link.send(&ToLauncher::Doing { what })?;
                 }
+                // The others leave without it.
+                Some(ToRank::PeerLost { .. }) if self.leaving => {}
                 other => return Ok(other),
             }
         }
@@ -483,6 +487,10 @@ fn interrupted(message: ToRank) -> Error {
     match message {
         ToRank::PeerFailed { rank, message } => {
             Error::new(ErrorKind::PeerFailed, message).about(rank)
+        }
+        // Nothing is complete without it.
+        ToRank::PeerLost { rank, message } => {
+            Error::new(ErrorKind::PeerFailed, message).about(Some(rank))
         }
         other => Error::new(ErrorKind::Protocol, format!("unexpected answer: {other:?}")),
     }

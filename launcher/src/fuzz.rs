@@ -106,6 +106,10 @@ fn frames_of_launchers() {
             rank: Some(3),
             message,
         },
+        ToRank::PeerLost {
+            rank: 300,
+            message: "exited".to_owned(),
+        },
         ToRank::Goodbye,
         ToRank::Report,
     ];

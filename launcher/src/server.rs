@@ -56,7 +56,7 @@ pub(crate) struct Server {
     blobs: Vec<Option<Vec<u8>>>,
     /// How many of them there are.
     given: usize,
-    /// How many members have left.
+    /// How many members have left, or are lost.
     left: usize,
     /// In the order in which they happened.
     pub(crate) events: VecDeque<Event>,
@@ -66,6 +66,8 @@ pub(crate) struct Server {
 
 struct Member {
     state: State,
+    /// It has failed, and the job goes on.
+    lost: bool,
     way: Option<Way>,
 }
 
@@ -80,6 +82,7 @@ impl Server {
     pub(crate) fn new(size: u32, door: Option<Door>) -> Self {
         let absent = || Member {
             state: State::Absent,
+            lost: false,
             way: None,
         };
         Self {
@@ -155,10 +158,9 @@ impl Server {
     }
 
     fn join(&mut self, rank: usize, pid: u32, way: Way) {
-        self.members[rank] = Member {
-            state: State::Joined,
-            way: Some(way),
-        };
+        let member = &mut self.members[rank];
+        member.state = State::Joined;
+        member.way = Some(way);
         self.events.push_back(Event::Joined(rank, pid));
         self.tell(rank, &ToRank::Joined);
     }
@@ -262,6 +264,22 @@ impl Server {
             );
         }
         self.members[rank].state = State::Left;
+        if !self.members[rank].lost {
+            self.one_less();
+        }
+    }
+
+    /// A rank has failed, and the job goes on: nobody waits for it to leave.
+    pub(crate) fn lose(&mut self, rank: usize) {
+        let member = &mut self.members[rank];
+        let counted = member.lost || member.state == State::Left;
+        member.lost = true;
+        if !counted {
+            self.one_less();
+        }
+    }
+
+    fn one_less(&mut self) {
         self.left += 1;
         if self.left == self.members.len() {
             self.tell_all(&ToRank::Goodbye);
@@ -293,7 +311,7 @@ impl Server {
         }
     }
 
-    fn tell(&mut self, rank: usize, message: &ToRank) {
+    pub(crate) fn tell(&mut self, rank: usize, message: &ToRank) {
         match wire::frame(message, wire::MAX_TO_RANK) {
             Ok(frame) => match &self.members[rank].way {
                 Some(Way::Here(_)) => self.post(rank, frame),

@@ -254,6 +254,14 @@ fn listen(
                     return;
                 }
             }
+            Ok(Some(ToRank::PeerLost { rank, message })) => {
+                let rank = rank as usize;
+                let text = format!("rank {rank} failed: {message}");
+                limits.lose(
+                    rank,
+                    Error::new(ErrorKind::PeerFailed, text).with_peer(rank),
+                );
+            }
             Ok(Some(ToRank::Report)) => {
                 // What a rank does that is in no collective, the system knows better.
                 if let Some(what) = limits.waiting() {

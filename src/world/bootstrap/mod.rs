@@ -216,6 +216,9 @@ pub(super) fn start() -> Result<World> {
     let mut bootstrap = Bootstrap::join(deadline_in(timeout))?;
     let limits = Arc::new(Limits::default());
     limits.set_timeout(timeout);
+    if std::env::var_os(ucxrun::wire::env::KEEP_GOING).is_some() {
+        limits.go_on();
+    }
     if std::env::var_os(ucxrun::wire::env::WATCH).is_some() {
         limits.watch();
     }

@@ -18,6 +18,7 @@ use super::{Core, Races, Team};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Message, Tags};
+use crate::wait::{Concern, Concerned};
 use outbox::{Header, Outgoing, Sending};
 use receive::{Letter, Receive};
 use serde::Serialize;
@@ -318,14 +319,16 @@ impl Team {
         buffer: Vec<T>,
     ) -> Result<Request<'_, (Vec<T>, Envelope)>> {
         let core = &self.core;
-        let tags = core.tags(from.into(), tag.into())?;
+        let from = from.into();
+        let tags = core.tags(from, tag.into())?;
+        let _concerned = core.concerned(from);
         core.check()?;
         let receive = match core.to_self.take(tags) {
             Some((tag, bytes)) => Receive::of(core, Letter::new(core, tag, bytes)?, buffer),
             None => Receive::new(core, core.worker.expect(tags)?, buffer),
         };
         core.worker.progress()?;
-        Ok(Request::waiting(core, receive))
+        Ok(Request::waiting(core, receive).with(core.concern(from)))
     }
 
     /// Sends `values` to rank `to`, and receives from another; neither waits for the other. Both
@@ -353,6 +356,7 @@ impl Team {
     pub fn probe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Envelope> {
         let (from, tag) = (from.into(), tag.into());
         let tags = self.core.tags(from, tag)?;
+        let _concerned = self.core.concerned(from);
         let found = self
             .core
             .worker
@@ -371,7 +375,9 @@ impl Team {
     /// # Errors
     /// As [`Team::recv`].
     pub fn iprobe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Envelope>> {
-        let tags = self.core.tags(from.into(), tag.into())?;
+        let from = from.into();
+        let tags = self.core.tags(from, tag.into())?;
+        let _concerned = self.core.concerned(from);
         self.core.check()?;
         let mut found = self.core.to_self.look(tags, self.core.end());
         if found.is_none() {
@@ -432,6 +438,7 @@ impl Core {
         let Some((mut outgoing, header)) = self.send_outside(to, tag, content, label)? else {
             return self.post(to, tag, content, label)?.wait();
         };
+        let _concerned = self.concerned_with(to);
         outgoing
             .wait(self)
             .map_err(|error| error.context(format!("send to rank {to}")).with_peer(to))?;
@@ -456,7 +463,8 @@ impl Core {
         let message = Arc::new(Mutex::new(outgoing.owned()));
         self.worker.keep_pump(message.clone());
         let core = self.clone();
-        Ok(Request::waiting(self, Sending { core, message }))
+        let sending = Sending { core, message };
+        Ok(Request::waiting(self, sending).with(self.only(to)))
     }
 
     /// Checks a message that is to be sent. If it can go through the outbox, says so to its receiver:
@@ -468,8 +476,8 @@ impl Core {
         content: &'a [u8],
         label: [u8; LABEL],
     ) -> Result<Option<Sent<'_, 'a>>> {
-        self.check()?;
         self.check_rank("send to", to)?;
+        let _concerned = self.check_for(to)?;
         check_tag(tag)?;
         let Some((header, outgoing)) = Outgoing::start(self, to, content) else {
             return Ok(None);
@@ -510,7 +518,7 @@ impl Core {
             .worker
             .post_send(endpoint, tag, bytes)
             .map_err(|error| error.context(format!("{what} to rank {to}")).with_peer(to))?;
-        Ok(Request::waiting(self, message))
+        Ok(Request::waiting(self, message).with(self.only(to)))
     }
 
     /// The number of the next collective that has parts. The caller has the
@@ -567,9 +575,22 @@ impl Core {
         }
     }
 
+    /// Whose failure ends a wait for a message.
+    fn concern(&self, from: Source) -> Concern {
+        match from {
+            Source::Rank(rank) => self.only(rank),
+            Source::Any => self.all(),
+        }
+    }
+
+    fn concerned(&self, from: Source) -> Concerned {
+        self.limits.concerned(|| self.concern(from))
+    }
+
     fn receive(&self, from: Source, tag: Tag) -> Result<Letter> {
-        self.check()?;
         let tags = self.tags(from, tag)?;
+        let _concerned = self.concerned(from);
+        self.check()?;
         let (tag, bytes) = self
             .receive_tags(tags)
             .map_err(|error| self.none_came(error, from, tag))?;

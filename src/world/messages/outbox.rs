@@ -379,6 +379,8 @@ impl Pending<()> for Sending {
 /// A message on its way through its sender's outbox.
 #[derive(Debug)]
 pub(super) struct Incoming {
+    /// Its sender.
+    from: usize,
     shared: Arc<Shared>,
     lane: u16,
     chunks: Vec<u16>,
@@ -397,6 +399,8 @@ impl Incoming {
         let shared = match theirs.get(&world_rank) {
             Some(shared) => shared.clone(),
             None => {
+                // As with any memory of a rank that may be dead.
+                let _concerned = core.check_for(from)?;
                 let key = core.peers.for_memory(from)?.unpack(&header.key)?;
                 let base = key.as_ptr().filter(|_| key.len() >= BYTES);
                 let base =
@@ -408,6 +412,7 @@ impl Incoming {
             }
         };
         Ok(Self {
+            from,
             shared,
             lane: header.lane,
             chunks: header.chunks.clone(),
@@ -442,6 +447,7 @@ impl Incoming {
 
     pub(super) fn wait(&mut self, core: &Core, mut take: impl FnMut(usize, &[u8])) -> Result<()> {
         let shared = self.shared.clone();
+        let _concerned = core.concerned_with(self.from);
         wait(core, &shared.filled(self.lane), || {
             let done = self.step(&mut take);
             (self.next, done)
