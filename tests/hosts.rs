@@ -228,6 +228,58 @@ fn killed_rank_on_another_host() {
     each_hears(&text, "rank 3 failed: killed by signal 9 (SIGKILL)");
 }
 
+/// Nobody started these ranks together: rank 0 keeps the job, and finds out that a machine has vanished.
+#[test]
+#[ignore = "needs the rig"]
+fn host_that_vanishes_from_a_job_of_rank_0() {
+    let rig = up();
+    let mut ranks: Vec<_> = (0..3)
+        .map(|rank| {
+            let mut command = rig.on(
+                &format!("host{}", rank + 1),
+                std::env::current_exe().unwrap(),
+            );
+            command
+                .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
+                .env_remove("UCX_TLS")
+                .env(WORKER, "alone")
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", "3")
+                .env("MASTER_ADDR", "host1")
+                .env("MASTER_PORT", "7777")
+                .env("PGAS_SECRET", "a secret of these tests")
+                .env("PGAS_LOST_AFTER", LOST.to_string())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            command.spawn().unwrap()
+        })
+        .collect();
+    let mut texts = [String::new(), String::new(), String::new()];
+    for (rank, text) in ranks.iter_mut().zip(&mut texts) {
+        let mut out = BufReader::new(rank.stdout.as_mut().unwrap());
+        while !text.contains("under way") {
+            assert!(out.read_line(text).unwrap() > 0, "{text}");
+        }
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    rig.cut(&["host3"]);
+    let cut = Instant::now();
+    for (number, (rank, text)) in ranks.iter_mut().zip(&mut texts).enumerate() {
+        rank.stdout.take().unwrap().read_to_string(text).unwrap();
+        rank.stderr.take().unwrap().read_to_string(text).unwrap();
+        let code = rank.wait().unwrap().code();
+        // The limit, a probe that comes late, and the grace that ranks have.
+        let taken = cut.elapsed();
+        assert!(taken < Duration::from_secs(LOST + 5), "{taken:?}: {text}");
+        let (right, words) = match number {
+            2 => (125, "the launcher is gone"),
+            _ => (1, "barrier ended: PeerFailed, rank Some(2): "),
+        };
+        assert_eq!(code, Some(right), "rank {number}: {text}");
+        assert!(text.contains(words), "rank {number}: {text}");
+    }
+}
+
 /// Processes with `what` as a worker's task in their environment.
 fn workers_alive(what: &str) -> Vec<String> {
     let mark = format!("{WORKER}={what}");
@@ -362,6 +414,7 @@ fn worker() {
                 // Until the launcher ends it.
                 std::thread::sleep(Duration::from_secs(60));
             }
+            "alone" => alone(world)?,
             "between" | "between after a pause" => between(world, &what)?,
             what => wait(world, what),
         }
@@ -520,6 +573,18 @@ fn say_how(rank: usize, call: &str, error: &pgas::Error) {
         error.kind(),
         error.peer()
     );
+}
+
+/// A barrier that rank 2 does not come to.
+fn alone(world: &World) -> pgas::Result<()> {
+    world.barrier()?;
+    println!("under way");
+    if world.rank() == 2 {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    world
+        .barrier()
+        .inspect_err(|error| say_how(world.rank(), "barrier", error))
 }
 
 /// Ranks 2 and 3 get from each other until that fails, which they say and end with; the others wait for them.

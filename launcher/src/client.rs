@@ -157,7 +157,8 @@ impl Control {
         let left = left.max(Duration::from_millis(1));
         let stream = TcpStream::connect_timeout(&address, left).map_err(what)?;
         let stream = Stream(stream.into());
-        crate::door::watch_link(&stream.0).map_err(|e| what(e.into()))?;
+        let lost_after = crate::door::LOST_AFTER;
+        crate::door::watch_link(&stream.0, lost_after).map_err(|e| what(e.into()))?;
         timeouts(&stream, Some(deadline))?;
         let place = Place {
             rank,
@@ -167,6 +168,15 @@ impl Control {
             job,
         };
         Self::join(stream, secret, place, deadline)
+    }
+
+    /// Takes a store's machine for lost when it has been silent for so long, in place of 30 s.
+    ///
+    /// # Errors
+    /// If the system refuses; for a connection that is not to a [`Store`](crate::store::Store).
+    pub fn lost_after(&self, limit: Duration) -> Result<()> {
+        let set = crate::door::watch_link(&self.link.stream.0, limit);
+        set.map_err(|e| Error::io("time limit of the connection to rank 0", &e.into()))
     }
 
     fn join(stream: Stream, secret: &Secret, place: Place, deadline: Instant) -> Result<Self> {

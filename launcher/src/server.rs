@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Read};
 use crate::door::{Door, Visit};
@@ -94,6 +94,13 @@ impl Server {
             left: 0,
             events: VecDeque::new(),
             outgoing: VecDeque::new(),
+        }
+    }
+
+    /// For connections from other machines, from now on.
+    pub(crate) fn lost_after(&mut self, limit: Duration) {
+        if let Some(door) = &mut self.door {
+            door.lost_after = limit;
         }
     }
 
