@@ -50,6 +50,8 @@ mod cores;
 mod dist;
 mod element;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod operator;
 mod span;
 mod sync;

@@ -529,6 +529,7 @@ impl Core {
         mut ready: impl FnMut() -> Option<R>,
         mut sleep: impl FnMut(Duration, &mut dyn FnMut() -> Option<R>) -> Result<Option<R>>,
     ) -> Result<R> {
+        let _concerned = self.concerned_with_team();
         // Where all that happens, happens on this node, it rings.
         let alone = self.is_one_node();
         let mut patience = match alone {

@@ -5,8 +5,10 @@ use crate::error::{Error, ErrorKind, Result};
 use rustix::fs::Timespec;
 use rustix::io;
 use rustix::thread::futex;
+use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// The time limit of a wait where nobody has set another.
@@ -184,11 +186,59 @@ impl Drop for Patience<'_> {
     }
 }
 
+/// In a job that goes on without ranks that fail, those whose failure ends a thread's waits. By their numbers in the world.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Concern {
+    #[default]
+    Nobody,
+    Rank(usize),
+    /// Of a team; None for all.
+    Ranks(Option<Arc<[usize]>>),
+}
+
+impl Concern {
+    fn has(&self, rank: usize) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Rank(one) => *one == rank,
+            Self::Ranks(None) => true,
+            Self::Ranks(Some(ranks)) => ranks.contains(&rank),
+        }
+    }
+}
+
+thread_local! {
+    static CONCERN: RefCell<Concern> = const { RefCell::new(Concern::Nobody) };
+}
+
+/// A thread's concern, until it is dropped; then it is again what it was.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Concerned {
+    before: Option<Concern>,
+    /// Of one thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl Drop for Concerned {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            // Nobody waits in a thread that is ending.
+            let _ = CONCERN.try_with(|concern| concern.replace(before));
+        }
+    }
+}
+
 /// What ends a wait early: a failure somewhere in the job, or too much time.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
-    failed: AtomicBool,
+    /// The job has failed, or it goes on and has lost a rank.
+    alarmed: AtomicBool,
     closed: AtomicBool,
+    /// Whether the job goes on without ranks that fail.
+    goes_on: AtomicBool,
+    /// Those that it has lost.
+    lost: Mutex<Vec<(usize, Error)>>,
     failure: OnceLock<Error>,
     timeout: RwLock<Option<Duration>>,
     /// What is waited for, if anybody may ask.
@@ -245,7 +295,39 @@ impl Limits {
     pub(crate) fn fail(&self, error: Error) {
         // A second failure changes nothing: the first is the one to report.
         let _ = self.failure.set(error);
-        self.failed.store(true, Ordering::Release);
+        self.alarmed.store(true, Ordering::Release);
+    }
+
+    /// From now on ranks may be [lost](Limits::lose).
+    pub(crate) fn go_on(&self) {
+        self.goes_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes every wait that is concerned with this rank of the world, from now on and under way, end with `error`.
+    pub(crate) fn lose(&self, rank: usize, error: Error) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.push((rank, error));
+        self.alarmed.store(true, Ordering::Release);
+    }
+
+    /// Whether the job goes on although it has lost ranks.
+    pub(crate) fn goes_on_without_some(&self) -> bool {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        !lost.is_empty() && self.failure.get().is_none()
+    }
+
+    /// What this thread does until the result is dropped is concerned with those ranks. Costs nothing where the job ends
+    /// with the first rank that fails.
+    #[inline]
+    pub(crate) fn concerned(&self, with: impl FnOnce() -> Concern) -> Concerned {
+        let before = self
+            .goes_on
+            .load(Ordering::Relaxed)
+            .then(|| CONCERN.try_with(|concern| concern.replace(with())).ok());
+        Concerned {
+            before: before.flatten(),
+            _here: PhantomData,
+        }
     }
 
     /// Notes that this rank's part in the job is over: what the launcher does now is no failure.
@@ -258,11 +340,12 @@ impl Limits {
     }
 
     /// # Errors
-    /// The failure given to [`Limits::fail`], or [`ErrorKind::Closed`] after [`Limits::close`].
+    /// The failure given to [`Limits::fail`], or to [`Limits::lose`] for a rank that this thread is concerned with;
+    /// [`ErrorKind::Closed`] after [`Limits::close`].
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        if self.failed.load(Ordering::Acquire) {
-            return Err(self.failure());
+        if self.alarmed.load(Ordering::Acquire) {
+            self.alarm()?;
         }
         if self.is_closed() {
             return Err(Error::new(ErrorKind::Closed, "the world has ended"));
@@ -271,11 +354,15 @@ impl Limits {
     }
 
     #[cold]
-    fn failure(&self) -> Error {
-        self.failure
-            .get()
-            .cloned()
-            .unwrap_or_else(|| Error::new(ErrorKind::PeerFailed, "the job has failed"))
+    fn alarm(&self) -> Result<()> {
+        if let Some(error) = self.failure.get() {
+            return Err(error.clone());
+        }
+        let concern = CONCERN.try_with(|concern| concern.borrow().clone());
+        let concern = concern.unwrap_or_default();
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = lost.iter().find(|(rank, _)| concern.has(*rank));
+        found.map_or(Ok(()), |(_, error)| Err(error.clone()))
     }
 }
 

@@ -144,7 +144,7 @@ impl Window {
     }
 
     pub(crate) fn get<T: Element>(&self, rank: usize, offset: usize) -> Result<T> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         self.key::<T>(rank)?.get(offset)
     }
 
@@ -154,7 +154,7 @@ impl Window {
         offset: usize,
         count: usize,
     ) -> Result<Vec<T>> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         self.key::<T>(rank)?.get_range(offset, count)
     }
 
@@ -164,12 +164,12 @@ impl Window {
         offset: usize,
         count: usize,
     ) -> Result<Request<T>> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         self.key::<T>(rank)?.get_nb(offset, count)
     }
 
     pub(crate) fn put<T: Element>(&self, rank: usize, offset: usize, value: T) -> Result<()> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         self.key::<T>(rank)?.put(offset, value)
     }
 
@@ -179,7 +179,7 @@ impl Window {
         offset: usize,
         value: T,
     ) -> Result<PutTicket> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         self.key::<T>(rank)?.put_nb(offset, &[value])
     }
 
@@ -189,7 +189,7 @@ impl Window {
         offset: usize,
         from: &[T],
     ) -> Result<()> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         self.key::<T>(rank)?.put_range(offset, from)
     }
 
@@ -201,7 +201,7 @@ impl Window {
         offset: usize,
         value: T,
     ) -> Result<T> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         if T::CLASS.has_natively(op) {
             return self.key::<T>(rank)?.fetch_op(op, offset, value);
         }
@@ -210,7 +210,7 @@ impl Window {
 
     /// The element at `offset`, atomically.
     pub(crate) fn load<T: AtomicElement>(&self, rank: usize, offset: usize) -> Result<T> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         self.ask_for_one(rank, offset, Work::Load)
     }
 
@@ -222,7 +222,7 @@ impl Window {
         current: T,
         new: T,
     ) -> Result<T> {
-        self.core.check()?;
+        let _concerned = self.core.check_for(rank)?;
         if T::CLASS.is_native() {
             return self.key::<T>(rank)?.exchange(offset, current, new);
         }

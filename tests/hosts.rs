@@ -19,6 +19,8 @@ const HOSTS: &str = "host1,host2:2,host3";
 const WORKER: &str = "HOSTS_WORKER";
 /// What `--lost-after` says, in seconds.
 const LOST: u64 = 2;
+/// How long ranks between which the link is cut leave it idle, in seconds.
+const PAUSE: u64 = 6;
 
 fn up() -> Rig {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -60,7 +62,7 @@ fn output(command: &mut Command) -> (Option<i32>, String) {
 fn arrays_work() {
     let rig = up();
     let six = ["-x", "UCX_TCP_AF_PRIO=inet6"];
-    for options in [&[][..], &["--net", "eth0"], &["--map", "node"], &six] {
+    for options in [&["-v"][..], &["--net", "eth0"], &["--map", "node"], &six] {
         let what = if options.len() == 2 && options[0] == "--map" {
             "turns"
         } else {
@@ -69,6 +71,11 @@ fn arrays_work() {
         let (code, text) = output(&mut workers(&rig, what, options, ":"));
         assert_eq!(code, Some(0), "{text}");
         assert_eq!(text.matches("worked through").count(), 4, "{text}");
+        // What UCX has chosen, once, for those who want to hear it.
+        let chosen = "ucxrun: rank 0: network to rank 1 on host host2: tcp/eth0\n";
+        let told = usize::from(options == ["-v"]);
+        assert_eq!(text.matches(chosen).count(), told, "{text}");
+        assert_eq!(text.matches("network to rank").count(), told, "{text}");
     }
 }
 
@@ -85,7 +92,7 @@ fn cut_during(what: &str) -> String {
         assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
     }
     std::thread::sleep(Duration::from_millis(200));
-    rig.cut("host3");
+    rig.cut(&["host3"]);
     let cut = Instant::now();
     out.read_to_string(&mut text).unwrap();
     child
@@ -103,7 +110,7 @@ fn cut_during(what: &str) -> String {
         text.contains("ucxrun: host host3: no sign of life for 2s"),
         "{text}"
     );
-    rig.join("host3");
+    rig.join(&["host3"]);
     let (code, again) = output(&mut workers(&rig, "blocks", &[], ":"));
     assert_eq!(code, Some(0), "{again}");
     text
@@ -116,6 +123,68 @@ fn link_cut_during_a_get() {
     // Rank 0 gets from rank 3, and hears who is lost.
     let words = "rank 0: get ended: PeerFailed, rank Some(3)";
     assert!(text.contains(words), "{text}");
+}
+
+/// Loses what goes between hosts 2 and 3, whose ranks 2 and 3 do `what`, while the launcher reaches both. The job ends
+/// within `limit`, and each of the two says that its get has ended so, naming the other.
+fn cut_between_two(what: &str, options: &[&str], limit: Duration, how: &str) {
+    let rig = up();
+    let mut child = workers(&rig, what, options, "trap '' TERM")
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while text.matches("under way").count() < 4 {
+        assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    rig.cut(&["host2", "host3"]);
+    let cut = Instant::now();
+    out.read_to_string(&mut text).unwrap();
+    let mut said = child.stderr.take().unwrap();
+    said.read_to_string(&mut text).unwrap();
+    let status = child.wait().unwrap();
+    let taken = cut.elapsed();
+    assert!(taken < limit, "{taken:?}: {text}");
+    assert_eq!(status.code(), Some(1), "{text}");
+    for (rank, other) in [(2, 3), (3, 2)] {
+        let words = format!("rank {rank}: get ended: {how}, rank Some({other}): get of index");
+        assert!(text.contains(&words), "{words}: {text}");
+    }
+    let blamed = |rank: usize| {
+        text.contains(&format!(
+            "ucxrun: rank {rank} on host host{rank}: get of index"
+        ))
+    };
+    assert!(blamed(2) || blamed(3), "{text}");
+    assert_eq!(workers_alive(what), [""; 0]);
+    rig.join(&["host2", "host3"]);
+    let (code, again) = output(&mut workers(&rig, "blocks", &[], ":"));
+    assert_eq!(code, Some(0), "{again}");
+}
+
+/// TCP goes on sending what nobody answers for longer than a rank waits: the time limit of waits ends it.
+#[test]
+#[ignore = "needs the rig"]
+fn link_cut_between_two_hosts_during_a_get() {
+    let options = ["-x", "PGAS_TIMEOUT=4"];
+    cut_between_two("between", &options, Duration::from_secs(4 + 3), "Timeout");
+}
+
+/// Of a link that is idle when it is cut UCX finds out, and the next get fails at once.
+#[test]
+#[ignore = "needs the rig"]
+fn link_cut_between_two_hosts_before_a_get() {
+    let options = [
+        "-x",
+        "UCX_TCP_KEEPIDLE=1s",
+        "-x",
+        "UCX_TCP_KEEPINTVL=1s",
+        "-x",
+        "UCX_TCP_KEEPCNT=2",
+    ];
+    let limit = Duration::from_secs(PAUSE + 3);
+    cut_between_two("between after a pause", &options, limit, "Ucx");
 }
 
 #[test]
@@ -157,6 +226,58 @@ fn killed_rank_on_another_host() {
     let line = "ucxrun: rank 3 on host host3: killed by signal 9 (SIGKILL)";
     assert!(text.contains(line), "{text}");
     each_hears(&text, "rank 3 failed: killed by signal 9 (SIGKILL)");
+}
+
+/// Nobody started these ranks together: rank 0 keeps the job, and finds out that a machine has vanished.
+#[test]
+#[ignore = "needs the rig"]
+fn host_that_vanishes_from_a_job_of_rank_0() {
+    let rig = up();
+    let mut ranks: Vec<_> = (0..3)
+        .map(|rank| {
+            let mut command = rig.on(
+                &format!("host{}", rank + 1),
+                std::env::current_exe().unwrap(),
+            );
+            command
+                .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
+                .env_remove("UCX_TLS")
+                .env(WORKER, "alone")
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", "3")
+                .env("MASTER_ADDR", "host1")
+                .env("MASTER_PORT", "7777")
+                .env("PGAS_SECRET", "a secret of these tests")
+                .env("PGAS_LOST_AFTER", LOST.to_string())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            command.spawn().unwrap()
+        })
+        .collect();
+    let mut texts = [String::new(), String::new(), String::new()];
+    for (rank, text) in ranks.iter_mut().zip(&mut texts) {
+        let mut out = BufReader::new(rank.stdout.as_mut().unwrap());
+        while !text.contains("under way") {
+            assert!(out.read_line(text).unwrap() > 0, "{text}");
+        }
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    rig.cut(&["host3"]);
+    let cut = Instant::now();
+    for (number, (rank, text)) in ranks.iter_mut().zip(&mut texts).enumerate() {
+        rank.stdout.take().unwrap().read_to_string(text).unwrap();
+        rank.stderr.take().unwrap().read_to_string(text).unwrap();
+        let code = rank.wait().unwrap().code();
+        // The limit, a probe that comes late, and the grace that ranks have.
+        let taken = cut.elapsed();
+        assert!(taken < Duration::from_secs(LOST + 5), "{taken:?}: {text}");
+        let (right, words) = match number {
+            2 => (125, "the launcher is gone"),
+            _ => (1, "barrier ended: PeerFailed, rank Some(2): "),
+        };
+        assert_eq!(code, Some(right), "rank {number}: {text}");
+        assert!(text.contains(words), "rank {number}: {text}");
+    }
 }
 
 /// Processes with `what` as a worker's task in their environment.
@@ -293,6 +414,8 @@ fn worker() {
                 // Until the launcher ends it.
                 std::thread::sleep(Duration::from_secs(60));
             }
+            "alone" => alone(world)?,
+            "between" | "between after a pause" => between(world, &what)?,
             what => wait(world, what),
         }
         println!("worked through");
@@ -450,6 +573,45 @@ fn say_how(rank: usize, call: &str, error: &pgas::Error) {
         error.kind(),
         error.peer()
     );
+}
+
+/// A barrier that rank 2 does not come to.
+fn alone(world: &World) -> pgas::Result<()> {
+    world.barrier()?;
+    println!("under way");
+    if world.rank() == 2 {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    world
+        .barrier()
+        .inspect_err(|error| say_how(world.rank(), "barrier", error))
+}
+
+/// Ranks 2 and 3 get from each other until that fails, which they say and end with; the others wait for them.
+fn between(world: &World, what: &str) -> pgas::Result<()> {
+    let (me, array) = (world.rank(), GlobalArray::<u64>::new(world, 400)?);
+    // Of the other.
+    let index = if me == 2 { 399 } else { 299 };
+    if me >= 2 {
+        array.get(index)?;
+    }
+    world.barrier()?;
+    println!("under way");
+    if me < 2 {
+        return world.barrier();
+    }
+    if what != "between" {
+        std::thread::sleep(Duration::from_secs(PAUSE));
+    }
+    let error = loop {
+        if let Err(error) = array.get(index) {
+            break error;
+        }
+    };
+    say_how(me, "get", &error);
+    // So that the other has the time to say it, too.
+    std::thread::sleep(Duration::from_millis(500));
+    Err(error)
 }
 
 /// Waits until something goes wrong, and says what; the job is ended then.

@@ -316,3 +316,49 @@ fn launcher_worker() {
         }
     });
 }
+
+/// Somebody who wants to know hears which transports UCX has chosen, once; nobody else does.
+#[test]
+fn transports_are_told_to_those_who_ask() {
+    for ask in [true, false] {
+        let (said, lines) = std::sync::mpsc::channel();
+        let mut job = ucxrun::Job::new(std::env::current_exe().unwrap())
+            .args(["curious_worker", "--exact", "--nocapture"])
+            .args(["--include-ignored", "--test-threads=1"])
+            .ranks(3)
+            .output(ucxrun::Output::Null)
+            .timeout(Duration::from_secs(60))
+            .env("CURIOUS_WORKER", "1")
+            .notices(move |line| said.send(line.to_owned()).unwrap());
+        if ask {
+            job = job.env(ucxrun::wire::env::NOTICES, "1");
+        }
+        let outcome = job.run().unwrap();
+        assert_eq!(outcome.code, 0, "{outcome}");
+        let lines: Vec<String> = lines.iter().collect();
+        let told: Vec<&String> = lines
+            .iter()
+            .filter(|line| line.contains("network"))
+            .collect();
+        assert_eq!(told.len(), usize::from(ask), "{lines:?}");
+        for line in told {
+            assert!(
+                line.contains("rank 0: network to rank 1 on host "),
+                "{line}"
+            );
+            // In a job of one machine, whatever it is told to use.
+            let transports = match std::env::var("UCX_TLS") {
+                Ok(only) if only.starts_with("tcp") => "tcp/",
+                _ => "/memory",
+            };
+            assert!(line.contains(transports), "{line}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "started by transports_are_told_to_those_who_ask"]
+fn curious_worker() {
+    std::env::var("CURIOUS_WORKER").unwrap();
+    World::run(|world| world.barrier()).unwrap();
+}

@@ -1,7 +1,7 @@
 //! A Slurm allocation that `ucxrun` was started in: its hosts, and the way to them.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::{Host, MAX_RANKS};
+use crate::hosts::{Host, MAX_HOSTS, MAX_RANKS};
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
@@ -43,6 +43,10 @@ pub fn hosts(get: impl Fn(&str) -> Option<String>) -> Result<Option<Vec<Host>>> 
         Some(tasks) => counts(&tasks)?,
         None => vec![1; names.len()],
     };
+    together(names, slots).map(Some)
+}
+
+fn together(names: Vec<String>, slots: Vec<u32>) -> Result<Vec<Host>> {
     if slots.len() != names.len() {
         return Err(wrong(&format!(
             "{} hosts and {} numbers of tasks",
@@ -51,7 +55,7 @@ pub fn hosts(get: impl Fn(&str) -> Option<String>) -> Result<Option<Vec<Host>>> 
         )));
     }
     let host = |(name, slots)| Host { name, slots };
-    Ok(Some(names.into_iter().zip(slots).map(host).collect()))
+    Ok(names.into_iter().zip(slots).map(host).collect())
 }
 
 /// Numbers above are special steps: batch, interactive, extern.
@@ -81,8 +85,22 @@ fn expand(list: &str) -> Result<Vec<String>> {
             said.trim()
         )));
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().map(|line| line.trim().to_owned()).collect())
+    names(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// Host names, one a line.
+fn names(text: &str) -> Result<Vec<String>> {
+    let name = |line: &str| {
+        let name = line.trim();
+        let plain = !name.is_empty()
+            && !name.starts_with('-')
+            && !name.contains(|c: char| c.is_whitespace() || c.is_control());
+        match plain {
+            true => Ok(name.to_owned()),
+            false => Err(wrong(&format!("{line:?} is no host"))),
+        }
+    };
+    text.lines().map(name).collect()
 }
 
 /// `2(x3),1` as 2, 2, 2, 1.
@@ -94,13 +112,32 @@ fn counts(text: &str) -> Result<Vec<u32>> {
             None => (entry, "1"),
         };
         match (count.parse(), times.parse::<usize>()) {
-            (Ok(count @ 1..=MAX_RANKS), Ok(times @ 1..=10_000)) => {
+            (Ok(count @ 1..=MAX_RANKS), Ok(times @ 1..=MAX_HOSTS))
+                if counts.len() + times <= MAX_HOSTS =>
+            {
                 counts.extend(std::iter::repeat_n(count, times));
             }
             _ => return Err(wrong(&format!("{text:?} is no list of numbers of tasks"))),
         }
     }
     Ok(counts)
+}
+
+/// What Slurm tells, from the hands of whoever.
+#[cfg(test)]
+pub(crate) fn digest(text: &str) {
+    let (names, counts) = (names(text), counts(text));
+    for name in names.iter().flatten() {
+        assert!(!name.is_empty() && !name.starts_with('-') && !name.contains(char::is_whitespace));
+    }
+    if let Ok(counts) = counts {
+        assert!((1..=MAX_HOSTS).contains(&counts.len()));
+        assert!(counts.iter().all(|count| (1..=MAX_RANKS).contains(count)));
+        let same = names
+            .as_ref()
+            .is_ok_and(|names| names.len() == counts.len());
+        assert_eq!(together(names.unwrap_or_default(), counts).is_ok(), same);
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +148,16 @@ mod tests {
     fn numbers_of_tasks() {
         assert_eq!(counts("2(x3),1").unwrap(), [2, 2, 2, 1]);
         assert_eq!(counts("4").unwrap(), [4]);
-        for text in ["", "0", "2(x", "2(x0)", "a", "2,,3", "1(x99999)"] {
+        for text in [
+            "",
+            "0",
+            "2(x",
+            "2(x0)",
+            "a",
+            "2,,3",
+            "1(x10001)",
+            "1(x6000),1(x6000)",
+        ] {
             assert!(counts(text).is_err(), "{text}");
         }
     }

@@ -69,11 +69,11 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "RANK", default_value = "0")]
     stdin: String,
 
-    /// A failing rank does not end the job; the code is that of the first to fail, when all have ended
+    /// A failing rank does not end the job, only what needs it; the code is that of the first to fail, when all have ended
     #[arg(long)]
     keep_going: bool,
 
-    /// Say on standard error what happens: hosts, processes, joins, refused connections, ends
+    /// Say on standard error what happens: hosts, processes, joins, the network, refused connections, ends
     #[arg(short, long)]
     verbose: bool,
 
@@ -331,6 +331,7 @@ impl Cli {
         }
         if self.verbose {
             job = job.notices(crate::say);
+            job = job.env(ucxrun::wire::env::NOTICES, "1");
         }
         if self.report_bindings {
             job = job.report_bindings(crate::say);

@@ -157,7 +157,8 @@ impl Control {
         let left = left.max(Duration::from_millis(1));
         let stream = TcpStream::connect_timeout(&address, left).map_err(what)?;
         let stream = Stream(stream.into());
-        crate::door::watch_link(&stream.0).map_err(|e| what(e.into()))?;
+        let lost_after = crate::door::LOST_AFTER;
+        crate::door::watch_link(&stream.0, lost_after).map_err(|e| what(e.into()))?;
         timeouts(&stream, Some(deadline))?;
         let place = Place {
             rank,
@@ -167,6 +168,15 @@ impl Control {
             job,
         };
         Self::join(stream, secret, place, deadline)
+    }
+
+    /// Takes a store's machine for lost when it has been silent for so long, in place of 30 s.
+    ///
+    /// # Errors
+    /// If the system refuses; for a connection that is not to a [`Store`](crate::store::Store).
+    pub fn lost_after(&self, limit: Duration) -> Result<()> {
+        let set = crate::door::watch_link(&self.link.stream.0, limit);
+        set.map_err(|e| Error::io("time limit of the connection to rank 0", &e.into()))
     }
 
     fn join(stream: Stream, secret: &Secret, place: Place, deadline: Instant) -> Result<Self> {
@@ -293,7 +303,9 @@ impl Control {
                 let ranks: Vec<_> = ranks.iter().map(u32::to_string).collect();
                 format!("gather {round}: no word from rank {}", ranks.join(", "))
             }
-            Ok(Some(other @ ToRank::PeerFailed { .. })) => return interrupted(other),
+            Ok(Some(other @ (ToRank::PeerFailed { .. } | ToRank::PeerLost { .. }))) => {
+                return interrupted(other);
+            }
             _ => format!("gather {round}: time is up"),
         };
         Error::new(ErrorKind::Timeout, message)
@@ -328,7 +340,7 @@ impl Control {
         )
     }
 
-    /// The next message but [`ToRank::Report`], which is answered.
+    /// The next message but [`ToRank::Report`], which is answered, and what does not matter.
     fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<ToRank>> {
         loop {
             match receive(&self.link.stream, &mut self.frames, deadline)? {
@@ -339,6 +351,8 @@ impl Control {
                     };
                     self.link.send(&ToLauncher::Doing { what })?;
                 }
+                // The others leave without it.
+                Some(ToRank::PeerLost { .. }) if self.leaving => {}
                 other => return Ok(other),
             }
         }
@@ -483,6 +497,10 @@ fn interrupted(message: ToRank) -> Error {
     match message {
         ToRank::PeerFailed { rank, message } => {
             Error::new(ErrorKind::PeerFailed, message).about(rank)
+        }
+        // Nothing is complete without it.
+        ToRank::PeerLost { rank, message } => {
+            Error::new(ErrorKind::PeerFailed, message).about(Some(rank))
         }
         other => Error::new(ErrorKind::Protocol, format!("unexpected answer: {other:?}")),
     }

@@ -22,6 +22,8 @@ use crate::wire::{self, Frames, ToLauncher, ToRank};
 pub(crate) const STRANGERS: usize = 16;
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a machine may be silent if nobody says.
+pub(crate) const LOST_AFTER: Duration = Duration::from_secs(30);
 /// Most bytes of a `Join`.
 const MAX_JOIN: usize = 1 << 12;
 
@@ -43,6 +45,8 @@ pub(crate) struct Door {
     strangers: [Option<Stranger>; STRANGERS],
     /// No descriptors were left for a connection: try again then.
     paused: Option<Instant>,
+    /// How long a machine may be silent before its connections are taken for lost.
+    pub(crate) lost_after: Duration,
     /// In the order in which they came.
     pub(crate) visits: VecDeque<Visit>,
 }
@@ -107,6 +111,7 @@ impl Door {
             ranks: ranks.map(|rank| (rank, None)).collect(),
             strangers: Default::default(),
             paused: None,
+            lost_after: LOST_AFTER,
             visits: VecDeque::new(),
         }
     }
@@ -196,7 +201,7 @@ impl Door {
                 return Ok(None);
             };
             // Without these, a failure is noticed later.
-            let _ = watch_link(socket);
+            let _ = watch_link(socket, self.lost_after);
             let address = address.and_then(|address| std::net::SocketAddr::try_from(address).ok());
             let unknown = || "unknown address".to_owned();
             return Ok(Some(
@@ -320,13 +325,16 @@ impl Stranger {
     }
 }
 
-/// Has the kernel send at once, and look every few seconds whether the other end of a TCP connection is still there:
-/// within half a minute a machine that has vanished ends the connection.
-pub(crate) fn watch_link(socket: &OwnedFd) -> rustix::io::Result<()> {
+/// Has the kernel send at once, and look again and again whether the other end of a TCP connection is still there: the
+/// connection ends when the other machine has been silent for `limit`, in whole seconds.
+pub(crate) fn watch_link(socket: &OwnedFd, limit: Duration) -> rustix::io::Result<()> {
+    let part = |part: u64| Duration::from_secs((limit.as_secs() / part).clamp(1, 3600));
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs(10))?;
-    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
-    sockopt::set_tcp_keepcnt(socket, 4)?;
-    sockopt::set_tcp_user_timeout(socket, 30_000)
+    sockopt::set_tcp_keepidle(socket, part(3))?;
+    sockopt::set_tcp_keepintvl(socket, part(6))?;
+    // As many as it takes: what ends the connection is the next.
+    sockopt::set_tcp_keepcnt(socket, 10)?;
+    let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, millis)
 }

@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::agent::link;
-use crate::agent::wire::{Branch, Brief, Failing, FromAgent, Remote, ToAgent};
+use crate::agent::remote::Hello;
+use crate::agent::wire::{
+    Branch, Brief, Failing, FromAgent, HELLO as HELLO_OF_AGENT, Remote, ToAgent, VERSION_DIGITS,
+};
+use crate::allocation;
 use crate::auth::{CHALLENGE, Greeting, HELLO, PROOF, Secret, Step, introduce};
 use crate::bind::Bind;
 use crate::hosts;
@@ -64,6 +68,9 @@ fn frames_of_ranks() {
         ToLauncher::Doing {
             what: "barrier".to_owned(),
         },
+        ToLauncher::Notice {
+            text: "network".to_owned(),
+        },
         ToLauncher::Stats(RankStats {
             traffic: vec![Traffic {
                 rank: 1,
@@ -98,6 +105,10 @@ fn frames_of_launchers() {
         ToRank::PeerFailed {
             rank: Some(3),
             message,
+        },
+        ToRank::PeerLost {
+            rank: 300,
+            message: "exited".to_owned(),
         },
         ToRank::Goodbye,
         ToRank::Report,
@@ -305,5 +316,27 @@ fn host_lists_and_files() {
         }
         // Ranges of processors come from the same hands.
         let _ = text.parse::<Bind>();
+    });
+}
+
+#[test]
+fn greetings_of_agents() {
+    fuzz(&corpus("agent-hello"), Vec::new(), |bytes| {
+        let Some(hello) = Hello::find(bytes) else {
+            return;
+        };
+        let length = HELLO_OF_AGENT.len() + VERSION_DIGITS + 1;
+        assert_eq!(hello.before.len() + length + hello.rest.len(), bytes.len());
+        // More that comes changes nothing of it.
+        let more = [bytes, b"\n"].concat();
+        let again = Hello::find(&more).unwrap();
+        assert_eq!((again.before, again.version), (hello.before, hello.version));
+    });
+}
+
+#[test]
+fn allocations_of_slurm() {
+    fuzz(&corpus("slurm"), Vec::new(), |bytes| {
+        allocation::digest(&String::from_utf8_lossy(bytes));
     });
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Most ranks of a job.
 pub const MAX_RANKS: u32 = 100_000;
 /// Most hosts of a job.
-const MAX_HOSTS: usize = 10_000;
+pub(crate) const MAX_HOSTS: usize = 10_000;
 
 /// A machine, and how many ranks it is meant for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -220,11 +220,15 @@ impl Job {
         self
     }
 
-    /// A rank that fails does not end the job. The outcome is that of the first to fail, when all have ended.
+    /// A rank that fails does not end the job. The outcome is that of the first to fail, when all have ended. The others
+    /// hear of it by [`ToRank::PeerLost`](crate::wire::ToRank::PeerLost).
     #[must_use]
     pub fn keep_going(mut self, keep_going: bool) -> Self {
         self.keep_going = keep_going;
-        self
+        match keep_going {
+            true => self.env(crate::wire::env::KEEP_GOING, "1"),
+            false => self,
+        }
     }
 
     /// Starts a process of `ucxrun`, at this path, that ends what ranks have started if this process is killed.

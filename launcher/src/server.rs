@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Read};
 use crate::door::{Door, Visit};
@@ -29,6 +29,8 @@ pub(crate) enum Event {
     Doing(usize, String),
     /// What it has done.
     Stats(usize, RankStats),
+    /// What it says of itself.
+    Notice(usize, String),
 }
 
 /// How far a rank has come.
@@ -54,7 +56,7 @@ pub(crate) struct Server {
     blobs: Vec<Option<Vec<u8>>>,
     /// How many of them there are.
     given: usize,
-    /// How many members have left.
+    /// How many members have left, or are lost.
     left: usize,
     /// In the order in which they happened.
     pub(crate) events: VecDeque<Event>,
@@ -64,6 +66,8 @@ pub(crate) struct Server {
 
 struct Member {
     state: State,
+    /// It has failed, and the job goes on.
+    lost: bool,
     way: Option<Way>,
 }
 
@@ -78,6 +82,7 @@ impl Server {
     pub(crate) fn new(size: u32, door: Option<Door>) -> Self {
         let absent = || Member {
             state: State::Absent,
+            lost: false,
             way: None,
         };
         Self {
@@ -89,6 +94,13 @@ impl Server {
             left: 0,
             events: VecDeque::new(),
             outgoing: VecDeque::new(),
+        }
+    }
+
+    /// For connections from other machines, from now on.
+    pub(crate) fn lost_after(&mut self, limit: Duration) {
+        if let Some(door) = &mut self.door {
+            door.lost_after = limit;
         }
     }
 
@@ -153,10 +165,9 @@ impl Server {
     }
 
     fn join(&mut self, rank: usize, pid: u32, way: Way) {
-        self.members[rank] = Member {
-            state: State::Joined,
-            way: Some(way),
-        };
+        let member = &mut self.members[rank];
+        member.state = State::Joined;
+        member.way = Some(way);
         self.events.push_back(Event::Joined(rank, pid));
         self.tell(rank, &ToRank::Joined);
     }
@@ -232,6 +243,7 @@ impl Server {
             }
             ToLauncher::Doing { what } => self.events.push_back(Event::Doing(rank, what)),
             ToLauncher::Stats(stats) => self.events.push_back(Event::Stats(rank, stats)),
+            ToLauncher::Notice { text } => self.events.push_back(Event::Notice(rank, text)),
             ToLauncher::Leave if !left => self.leave(rank),
             ToLauncher::Gather { round, blob } if !left => self.gather(rank, round, blob),
             ToLauncher::WhoIsMissing { round } if !left && round == self.round => {
@@ -259,6 +271,22 @@ impl Server {
             );
         }
         self.members[rank].state = State::Left;
+        if !self.members[rank].lost {
+            self.one_less();
+        }
+    }
+
+    /// A rank has failed, and the job goes on: nobody waits for it to leave.
+    pub(crate) fn lose(&mut self, rank: usize) {
+        let member = &mut self.members[rank];
+        let counted = member.lost || member.state == State::Left;
+        member.lost = true;
+        if !counted {
+            self.one_less();
+        }
+    }
+
+    fn one_less(&mut self) {
         self.left += 1;
         if self.left == self.members.len() {
             self.tell_all(&ToRank::Goodbye);
@@ -290,7 +318,7 @@ impl Server {
         }
     }
 
-    fn tell(&mut self, rank: usize, message: &ToRank) {
+    pub(crate) fn tell(&mut self, rank: usize, message: &ToRank) {
         match wire::frame(message, wire::MAX_TO_RANK) {
             Ok(frame) => match &self.members[rank].way {
                 Some(Way::Here(_)) => self.post(rank, frame),

@@ -129,6 +129,13 @@ impl Store {
         })
     }
 
+    /// Takes a machine for lost when it has been silent for so long, in place of 30 s.
+    #[must_use]
+    pub fn lost_after(mut self, limit: Duration) -> Self {
+        self.server.lost_after(limit);
+        self
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn port(&self) -> u16 {

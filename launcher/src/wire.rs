@@ -31,6 +31,10 @@ pub mod env {
     pub const STATS: &str = "PGAS_STATS";
     /// Set if ranks are to be ready for [`ToRank::Report`](super::ToRank::Report).
     pub const WATCH: &str = "PGAS_WATCH";
+    /// Set if the job goes on without ranks that fail: [`ToRank::PeerLost`](super::ToRank::PeerLost).
+    pub const KEEP_GOING: &str = "PGAS_KEEP_GOING";
+    /// Set if somebody wants to hear what ranks have to say of themselves: [`ToLauncher::Notice`](super::ToLauncher::Notice).
+    pub const NOTICES: &str = "PGAS_NOTICES";
 
     /// Those that every rank has.
     pub const ALL: [&str; 7] = [RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CONTROL, SECRET, JOB];
@@ -110,6 +114,11 @@ pub enum ToLauncher {
     },
     /// What I have done, in all; before [`ToLauncher::Leave`].
     Stats(RankStats),
+    /// For the curious.
+    Notice {
+        /// What, in one line.
+        text: String,
+    },
 }
 
 /// What a rank has done.
@@ -167,6 +176,13 @@ pub enum ToRank {
     },
     /// All ranks have left: exit.
     Goodbye,
+    /// A rank has failed, and the job goes on without it.
+    PeerLost {
+        /// The rank.
+        rank: u32,
+        /// Why, in one line.
+        message: String,
+    },
     /// What are you doing? Answered by [`ToLauncher::Doing`].
     Report,
 }

@@ -185,7 +185,7 @@ fn agents_start_agents() {
     );
     let running = Running::start(command.arg(text));
     let pids = started_pids(&scratch, 6);
-    rig.cut("host4");
+    rig.cut(&["host4"]);
     let ended = running.wait();
     ended
         .expect(125, &["ucxrun: host host4: no sign of life for 2s"])
@@ -238,9 +238,9 @@ fn hosts_that_cannot() {
         .expect(125, &["host host2: ", "/dev/shm/here"])
         .one_line();
     // Nobody answers at all.
-    rig.cut("host3");
+    rig.cut(&["host3"]);
     fails(&["--host", HOSTS, "true"], 125, &["host host3: "]);
-    rig.join("host3");
+    rig.join(&["host3"]);
     run(&mut launch(&rig, &["true"])).expect(0, &[]);
 }
 
@@ -550,7 +550,7 @@ fn cut_links_end_the_job_everywhere() {
     );
     let running = Running::start(&mut script(&rig, &["--lost-after", "2"], &text));
     let pids = started_pids(&scratch, 4);
-    rig.cut("host3");
+    rig.cut(&["host3"]);
     let cut = Instant::now();
     let ended = running.wait();
     ended
@@ -563,7 +563,7 @@ fn cut_links_end_the_job_everywhere() {
     );
     // On the host that is cut off too, within the limit and the grace.
     expect_gone(&pids, Duration::from_secs(3));
-    rig.join("host3");
+    rig.join(&["host3"]);
     run(&mut launch(&rig, &["true"])).expect(0, &[]);
     // A slow link is not a lost one.
     rig.slow("host3", "4mbit");

@@ -193,6 +193,40 @@ fn leave_waits_for_all() {
 }
 
 #[test]
+fn others_leave_without_a_rank_that_failed() {
+    for (failing, code) in [
+        ("join sleep:100 exit:3", 3),
+        ("exit:3", 3),
+        ("join fail:7:on_purpose exit:9", 7),
+        ("join sleep:100 kill:KILL", 137),
+        ("join exit:0", 1),
+    ] {
+        let mut command = ucxrun_script(&["--keep-going"], 4, "join leave print:left");
+        command.env("SCRIPT_1", failing);
+        command.env("SCRIPT_3", "join sleep:300 print:last leave print:left");
+        let ended = run(&mut command);
+        ended.expect(code, &["rank 1 on host"]).within(5.0);
+        let out = ended.out();
+        let words = ["last", "left"];
+        let lines: Vec<_> = out.lines().filter(|line| words.contains(line)).collect();
+        assert_eq!(lines, ["last", "left", "left", "left"], "{failing}");
+    }
+}
+
+#[test]
+fn gather_fails_without_a_rank_that_failed() {
+    for failing in ["join sleep:100 exit:3", "sleep:100 exit:3"] {
+        let mut command = ucxrun_script(&["--keep-going"], 3, "join gather:1 leave");
+        command.env("SCRIPT_1", failing);
+        command.env("SCRIPT_2", "join sleep:300 gather:1 leave");
+        let ended = run(&mut command);
+        let words = "gather: PeerFailed";
+        ended.expect(3, &["rank 1 on host"]).within(5.0);
+        assert_eq!(ended.err().matches(words).count(), 2, "{}", ended.err());
+    }
+}
+
+#[test]
 fn code_after_leaving_counts() {
     let mut command = ucxrun_script(&[], 2, "join leave exit:0");
     command.env("SCRIPT_1", "join leave exit:9");

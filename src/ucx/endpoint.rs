@@ -83,6 +83,35 @@ impl Endpoint {
         self.0.closed.store(true, Ordering::Release);
     }
 
+    /// The transports that UCX has chosen for it, each with its device: `tcp/eth0`, `rc_mlx5/mlx5_0:1`, `sysv/memory`.
+    /// For people: UCX says it in words of its own, out of which these are taken.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoRoom`] if there is no memory for the words; [`ErrorKind::Forked`].
+    #[doc(alias = "ucp_ep_print_info")]
+    pub fn lanes(&self) -> Result<Vec<String>> {
+        let _state = self.0.worker.lock()?;
+        let (mut text, mut len) = (ptr::null_mut(), 0);
+        // SAFETY: both outlive the stream.
+        let stream = unsafe { libc::open_memstream(&raw mut text, &raw mut len) };
+        if stream.is_null() {
+            return Err(Error::new(ErrorKind::NoRoom, "no memory for a text"));
+        }
+        // SAFETY: the endpoint is live, its worker locked, the stream open.
+        unsafe { sys::ucp_ep_print_info(self.raw(), stream) };
+        // SAFETY: opened above and not used after this.
+        let closed = unsafe { libc::fclose(stream) };
+        let mut lanes = Vec::new();
+        if closed == 0 && !text.is_null() {
+            // SAFETY: closing has set them to the text and its length.
+            let bytes = unsafe { std::slice::from_raw_parts(text.cast(), len) };
+            lanes = lanes_in(&String::from_utf8_lossy(bytes));
+        }
+        // SAFETY: it is the caller's to free, null if there is none.
+        unsafe { libc::free(text.cast()) };
+        Ok(lanes)
+    }
+
     /// The worker it was made on.
     #[must_use]
     pub fn worker(&self) -> &Worker {
@@ -127,6 +156,26 @@ impl Endpoint {
         }
         Ok(())
     }
+}
+
+/// Of lines like `lane[0]:  2:tcp/eth0.0 md[1] …`, where the last number is that of a path of the device.
+fn lanes_in(text: &str) -> Vec<String> {
+    let mut lanes: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let mut words = line.trim_start_matches(['#', ' ']).split_whitespace();
+        let name = match words.next() {
+            Some(lane) if lane.starts_with("lane[") => words.next(),
+            _ => None,
+        };
+        let name = name.and_then(|name| name.split_once(':'));
+        if let Some((_, name)) = name {
+            let name = name.rsplit_once('.').map_or(name, |(name, _)| name);
+            if !lanes.iter().any(|lane| lane == name) {
+                lanes.push(name.to_owned());
+            }
+        }
+    }
+    lanes
 }
 
 /// An endpoint that its worker remembers but does not keep.
@@ -188,4 +237,26 @@ fn finish(state: &mut State, posted: Result<Posted>, until: Instant) -> bool {
     };
     state.free(request);
     complete
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_found_in_a_text() {
+        let text = "#\n# UCP endpoint \n#\n\
+             #               peer: <no debug data>\n\
+             #                 lane[0]:  1:tcp/lo.0 md[1]     -> md[1]/tcp/sysdev[255] rma_bw#0 am\n\
+             #                 lane[1]:  2:tcp/eth0.100.0 md[1] -> md[1]/tcp/sysdev[255] wireup\n\
+             #                 lane[2]: 12:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] seg 8256\n\
+             #                 lane[3]: 12:rc_mlx5/mlx5_0:1.1 md[4] -> md[4]/ib/sysdev[1]\n\
+             #                tag_send: 0..<egr/short>..8185..(inf)\n\
+             # |      0..8184 | eager short | tcp/lo |\n";
+        assert_eq!(
+            lanes_in(text),
+            ["tcp/lo", "tcp/eth0.100", "rc_mlx5/mlx5_0:1"]
+        );
+        assert!(lanes_in("lane[0]:\nlane[1]: x").is_empty());
+    }
 }

@@ -70,6 +70,8 @@ pub struct Request<T: Element> {
     /// Capacity for `count` elements; length 0 until UCX has written them.
     buffer: Vec<T::Bits>,
     count: usize,
+    /// The rank that is read from.
+    owner: u32,
 }
 
 // SAFETY: the buffer is owned plain data; the request is only touched under the worker's lock.
@@ -89,7 +91,7 @@ impl<T: Element> Request<T> {
     /// # Safety
     /// `posted` was posted on `endpoint` and writes to `buffer`'s capacity, exactly `count` elements.
     pub(super) unsafe fn new(
-        endpoint: Endpoint,
+        (endpoint, owner): (Endpoint, u32),
         posted: Posted,
         buffer: Vec<T::Bits>,
         count: usize,
@@ -99,6 +101,7 @@ impl<T: Element> Request<T> {
             posted,
             buffer,
             count,
+            owner,
         }
     }
 
@@ -140,13 +143,12 @@ impl<T: Element> Request<T> {
     /// As [`Request::wait`], whether they are values or not.
     pub(crate) fn wait_bits(mut self) -> Result<Vec<T::Bits>> {
         if let Posted::InFlight(_) = self.posted {
-            let outcome = self
-                .endpoint
-                .worker()
-                .wait_for(|_| match self.posted.test() {
-                    Outcome::Pending => None,
-                    Outcome::Complete(result) => Some(result),
-                })?; // Still under way: drop keeps the buffer.
+            let worker = self.endpoint.worker();
+            let _concerned = worker.concerned_with(self.owner);
+            let outcome = worker.wait_for(|_| match self.posted.test() {
+                Outcome::Pending => None,
+                Outcome::Complete(result) => Some(result),
+            })?; // Still under way: drop keeps the buffer.
             outcome?;
         }
         let mut buffer = std::mem::take(&mut self.buffer);

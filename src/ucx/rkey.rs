@@ -287,7 +287,7 @@ impl RemoteKey {
         // SAFETY: `count` elements, mapped while self lives; the new buffer has that capacity.
         unsafe { element::copy(buffer.as_mut_ptr().cast(), from, count * size_of::<T>()) };
         // SAFETY: complete, with the bytes of `count` elements in the buffer.
-        Ok(unsafe { Request::new(self.endpoint().clone(), Posted::Done, buffer, count) })
+        Ok(unsafe { Request::new(self.read_from(), Posted::Done, buffer, count) })
     }
 
     /// Fills `to` with the elements from `offset` on. Waits for them. On error `to` may hold
@@ -455,7 +455,11 @@ impl RemoteKey {
             posted = Posted::new("ucp_get_nbx", result)?;
         }
         // SAFETY: posted on this worker, for `count` elements, into this buffer.
-        Ok(unsafe { Request::new(self.endpoint().clone(), posted, buffer, count) })
+        Ok(unsafe { Request::new(self.read_from(), posted, buffer, count) })
+    }
+
+    fn read_from(&self) -> (Endpoint, u32) {
+        (self.endpoint().clone(), self.owner())
     }
 
     /// Posts a put from a copy of `from`. Bounds and type have been checked.

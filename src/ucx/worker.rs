@@ -11,7 +11,7 @@ use super::seal::{self, Kind};
 use super::status::check;
 use super::unflushed::{DroppedKey, Elements, Unflushed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::wait::{Limits, Patience};
+use crate::wait::{Concern, Concerned, Limits, Patience};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -330,6 +330,11 @@ impl Worker {
             state.waiters -= 1;
         }
         outcome
+    }
+
+    /// What this thread waits for until the result is dropped comes from that rank.
+    pub(super) fn concerned_with(&self, rank: u32) -> Concerned {
+        self.0.limits.concerned(|| Concern::Rank(rank as usize))
     }
 
     /// Sleeps until the worker has something to do, or for `nap`.

@@ -157,6 +157,19 @@ impl Launcher {
         }
     }
 
+    /// Tells the launcher something that the curious may want to know.
+    pub(super) fn notice(&self, text: String) {
+        if let Way::Control {
+            writer,
+            stored: None,
+            ..
+        } = &self.0
+        {
+            // As above.
+            let _ = writer.send(&ToLauncher::Notice { text });
+        }
+    }
+
     /// Ends the connection, and with it the thread that listens.
     pub(super) fn close(&self) {
         match &self.0 {
@@ -240,6 +253,14 @@ fn listen(
                     end_within_grace(limits, &failure);
                     return;
                 }
+            }
+            Ok(Some(ToRank::PeerLost { rank, message })) => {
+                let rank = rank as usize;
+                let text = format!("rank {rank} failed: {message}");
+                limits.lose(
+                    rank,
+                    Error::new(ErrorKind::PeerFailed, text).with_peer(rank),
+                );
             }
             Ok(Some(ToRank::Report)) => {
                 // What a rank does that is in no collective, the system knows better.

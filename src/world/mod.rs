@@ -44,7 +44,7 @@ pub(crate) use signature::{Call, Signature};
 
 use crate::error::{Error, Result, ucx_has_failed};
 use crate::ucx::{Context, Worker};
-use crate::wait::Limits;
+use crate::wait::{Concern, Concerned, Limits};
 use ask::Served;
 use control::Launcher;
 use engine::Engine;
@@ -246,6 +246,7 @@ impl World {
         let left = self
             .core
             .barrier(&Signature::new(Call::Finish))
+            .or_else(|error| self.without_the_lost(error))
             .and_then(|()| match &self.launcher {
                 Some(launcher) => {
                     if let Some(stats) = &self.team.core.job.stats {
@@ -259,6 +260,16 @@ impl World {
             self.tell(code::BROKEN, &error.to_string());
         }
         left
+    }
+
+    /// If the job goes on without ranks that it has lost, its others leave it one by one: the launcher waits for them.
+    fn without_the_lost(&self, error: Error) -> Result<()> {
+        let _concerned = self.team.core.concerned_with_team();
+        self.let_the_launcher_speak();
+        match self.team.core.limits.goes_on_without_some() {
+            true => Ok(()),
+            false => Err(error),
+        }
     }
 
     /// After a failed UCX call: a peer's death is often behind it, which the launcher is about to
@@ -426,15 +437,44 @@ impl Core {
     pub(crate) fn turn(&self) -> Result<TurnGuard<'_>> {
         // First: in a forked child the lock may be held by nobody.
         self.context.refuse_fork()?;
-        self.turn.take()
+        self.turn.take(|| self.concerned_with_team())
     }
 
     /// # Errors
     /// [`Closed`](crate::ErrorKind::Closed) after the world has ended; the failure of another
-    /// rank, if there was one.
+    /// rank, if there was one that this thread is concerned with.
     pub(crate) fn check(&self) -> Result<()> {
         self.context.refuse_fork()?;
         self.limits.check()
+    }
+
+    /// What this thread waits for until the result is dropped comes from that rank of this team.
+    ///
+    /// # Errors
+    /// As [`Core::check`].
+    pub(crate) fn check_for(&self, rank: usize) -> Result<Concerned> {
+        let concerned = self.concerned_with(rank);
+        self.check().map(|()| concerned)
+    }
+
+    /// As [`Core::check_for`], without a look.
+    pub(crate) fn concerned_with(&self, rank: usize) -> Concerned {
+        self.limits.concerned(|| self.only(rank))
+    }
+
+    /// What this thread waits for until the result is dropped may come from any rank of this team.
+    pub(crate) fn concerned_with_team(&self) -> Concerned {
+        self.limits.concerned(|| self.all())
+    }
+
+    /// A rank of this team as a concern.
+    fn only(&self, rank: usize) -> Concern {
+        Concern::Rank(self.peers.world_rank(rank))
+    }
+
+    /// This team as a concern.
+    fn all(&self) -> Concern {
+        Concern::Ranks(self.peers.members())
     }
 }
 

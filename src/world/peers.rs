@@ -168,6 +168,11 @@ impl Peers {
         }
     }
 
+    /// The numbers of all in the world; None for the world itself.
+    pub(crate) fn members(&self) -> Option<Arc<[usize]>> {
+        self.members.clone()
+    }
+
     /// A rank's number in the world.
     pub(crate) fn world_rank(&self, rank: usize) -> usize {
         self.members.as_ref().map_or(rank, |members| members[rank])

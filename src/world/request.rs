@@ -7,6 +7,7 @@ use super::Core;
 #[cfg(doc)]
 use super::{Team, World};
 use crate::error::{Error, ErrorKind, Result};
+use crate::wait::Concern;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -27,6 +28,8 @@ use std::time::Instant;
 pub struct Request<'a, R> {
     state: State<'a, R>,
     core: &'a Core,
+    /// Whose failure ends it.
+    concern: Concern,
     /// When it was first found not done.
     since: Option<Instant>,
 }
@@ -50,6 +53,7 @@ impl<'a, R> Request<'a, R> {
         Self {
             state: State::Done(Ok(result)),
             core,
+            concern: Concern::Nobody,
             since: None,
         }
     }
@@ -58,8 +62,14 @@ impl<'a, R> Request<'a, R> {
         Self {
             state: State::Waiting(Box::new(pending)),
             core,
+            concern: Concern::Nobody,
             since: None,
         }
+    }
+
+    /// The same, ended by the failure of those.
+    pub(super) fn with(self, concern: Concern) -> Self {
+        Self { concern, ..self }
     }
 
     /// Waits for the result.
@@ -67,6 +77,7 @@ impl<'a, R> Request<'a, R> {
     /// # Errors
     /// As the operation that waits.
     pub fn wait(self) -> Result<R> {
+        let _concerned = self.core.limits().concerned(|| self.concern.clone());
         match self.state {
             State::Done(result) => result,
             State::Waiting(pending) => pending.wait(),
@@ -82,6 +93,7 @@ impl<'a, R> Request<'a, R> {
         let State::Waiting(pending) = &mut self.state else {
             return Ok(true);
         };
+        let _concerned = self.core.limits().concerned(|| self.concern.clone());
         if pending.is_done()? {
             return Ok(true);
         }

@@ -122,7 +122,7 @@ impl Segment {
             return Ok(key);
         }
         // A dead rank's memory may be gone, and UCX 1.13 crashes when it cannot map it.
-        core.check()?;
+        let _concerned = core.check_for(rank)?;
         let key = core.peers().for_memory(rank)?.unpack(&self.packed[rank])?;
         // Another thread may have been faster; its key is as good.
         Ok(self.keys[rank].get_or_init(|| key))

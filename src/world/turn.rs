@@ -1,6 +1,7 @@
 //! The threads of a rank take turns in collectives.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::wait::Concerned;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,12 +17,15 @@ pub(super) struct Turn {
 pub(crate) struct TurnGuard<'a> {
     holder: &'a AtomicUsize,
     _lock: MutexGuard<'a, ()>,
+    _concerned: Concerned,
 }
 
 impl Turn {
+    /// `concerned` with the ranks that are waited for meanwhile.
+    ///
     /// # Errors
     /// If this thread has it already.
-    pub(super) fn take(&self) -> Result<TurnGuard<'_>> {
+    pub(super) fn take(&self, concerned: impl FnOnce() -> Concerned) -> Result<TurnGuard<'_>> {
         thread_local! {
             static HERE: u8 = const { 0 };
         }
@@ -37,6 +41,7 @@ impl Turn {
         Ok(TurnGuard {
             holder: &self.holder,
             _lock: lock,
+            _concerned: concerned(),
         })
     }
 }

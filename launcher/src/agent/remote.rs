@@ -252,10 +252,11 @@ impl Agent {
             Err(error) => return Err(format!("cannot start its agent: {error}")),
         };
         noise.extend_from_slice(&buffer[..n]);
-        let at = noise.windows(HELLO.len()).position(|bytes| bytes == HELLO);
-        let after = at.and_then(|at| noise.get(at + HELLO.len()..));
-        let Some((version, rest)) =
-            after.and_then(|rest| rest.split_at_checked(VERSION_DIGITS + 1))
+        let Some(Hello {
+            before,
+            version,
+            rest,
+        }) = Hello::find(noise)
         else {
             if n == 0 {
                 return Err("cannot start its agent".to_owned());
@@ -265,17 +266,16 @@ impl Agent {
             }
             return Ok(false);
         };
-        let version = String::from_utf8_lossy(version).trim().parse();
-        if version != Ok(VERSION) {
+        if version != Some(VERSION) {
             return Err(format!(
                 "{} there speaks version {} of the protocol, this one {VERSION}: install the same release",
                 self.program.display(),
-                version.map_or("?".to_owned(), |version: u32| version.to_string()),
+                version.map_or("?".to_owned(), |version| version.to_string()),
             ));
         }
         self.link.push(rest);
-        if let Some(at) = at.filter(|&at| at > 0) {
-            let text = clip(String::from_utf8_lossy(&noise[..at]).into_owned());
+        if !before.is_empty() {
+            let text = clip(String::from_utf8_lossy(before).into_owned());
             up.push(Up::Notice(format!(
                 "host {}: login scripts wrote {text:?}",
                 self.name
@@ -331,6 +331,33 @@ impl Agent {
         self.lost = true;
         self.process.signal(rustix::process::Signal::KILL);
         up.push(Up::Lost(self.hosts.clone(), reason));
+    }
+}
+
+/// An agent's greeting, in what has come from its host.
+#[derive(Debug)]
+pub(crate) struct Hello<'a> {
+    /// What login scripts have written.
+    pub(crate) before: &'a [u8],
+    /// None if it is no number.
+    pub(crate) version: Option<u32>,
+    /// What has come after it.
+    pub(crate) rest: &'a [u8],
+}
+
+impl<'a> Hello<'a> {
+    /// None unless all of it has come.
+    pub(crate) fn find(bytes: &'a [u8]) -> Option<Self> {
+        let at = bytes.windows(HELLO.len()).position(|part| part == HELLO)?;
+        let (before, hello) = bytes.split_at_checked(at)?;
+        let after = hello.get(HELLO.len()..)?;
+        let (version, rest) = after.split_at_checked(VERSION_DIGITS + 1)?;
+        let version = String::from_utf8_lossy(version).trim().parse().ok();
+        Some(Self {
+            before,
+            version,
+            rest,
+        })
     }
 }
 

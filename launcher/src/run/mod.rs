@@ -37,7 +37,7 @@ use crate::poll::{Token, Waits};
 use crate::process::{Exit, KILLED, Process};
 use crate::rank::Rank;
 use crate::server::{Event, Server, State};
-use crate::wire::{RankStats, ToRank};
+use crate::wire::{self, RankStats, ToRank};
 
 /// How long to look for earlier causes after the first sign of a failure: a survivor may be heard before the victim.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -90,6 +90,8 @@ struct Engine {
     timeout: Option<(Instant, Duration)>,
     grace: Duration,
     keep_going: bool,
+    /// In a job that goes on: what ranks have been told of those that have failed.
+    lost: Vec<ToRank>,
     /// Whether any rank has joined.
     joined: bool,
     /// Counts wake-ups: what is found in one has no known order.
@@ -266,6 +268,9 @@ impl Engine {
             match event {
                 Event::Joined(number, process) => {
                     self.notice(|| format!("rank {number}: joined as process {process}"));
+                    for message in self.lost.clone() {
+                        self.server.tell(number, &message);
+                    }
                     if !self.joined {
                         self.joined = true;
                         self.look_for_absent();
@@ -286,6 +291,9 @@ impl Engine {
                 }
                 Event::Stats(number, stats) => self.stats[number] = Some(stats),
                 Event::Doing(number, what) => self.doing[number].0 = Some(what),
+                Event::Notice(number, text) => {
+                    self.notice(|| format!("rank {number}: {}", wire::clip(text)));
+                }
                 Event::Refused(who) => self.notice(|| format!("refused {who}")),
             }
         }
@@ -331,6 +339,7 @@ impl Engine {
         let turn = self.turn;
         self.ranks[number].sign.get_or_insert((turn, on_purpose));
         if self.keep_going {
+            self.tell_lost(number);
             return;
         }
         let until = Instant::now() + time;
@@ -339,6 +348,23 @@ impl Engine {
             Phase::Settling { until: earlier } => *earlier = until.min(*earlier),
             Phase::Asking { .. } | Phase::Ending { .. } | Phase::Killing { .. } => {}
         }
+    }
+
+    /// In a job that goes on, tells the ranks that one has failed, once its cause is known.
+    fn tell_lost(&mut self, number: usize) {
+        let rank = u32::try_from(number).unwrap_or(u32::MAX);
+        let told = |message: &ToRank| matches!(message, ToRank::PeerLost { rank: lost, .. } if *lost == rank);
+        let cause = self.cause(number);
+        if matches!(cause, Cause::Disconnected) || self.lost.iter().any(told) {
+            return;
+        }
+        let message = ToRank::PeerLost {
+            rank,
+            message: wire::clip(cause.to_string()),
+        };
+        self.server.tell_all(&message);
+        self.server.lose(number);
+        self.lost.push(message);
     }
 
     fn clock(&mut self) {
@@ -397,9 +423,15 @@ impl Engine {
         let suspects = self.ranks.iter().enumerate();
         let suspects = suspects.filter_map(|(number, rank)| Some((number, rank, rank.sign?)));
         let first = suspects.min_by_key(|(_, rank, sign)| (rank.consequence(), *sign));
-        let (number, rank, _) = first?;
+        let (number, ..) = first?;
+        Some((number, self.cause(number)))
+    }
+
+    /// Why a rank has failed, of which there has been a sign, as far as it is known.
+    fn cause(&self, number: usize) -> Cause {
+        let rank = &self.ranks[number];
         let joined = self.server.state(number) != State::Absent;
-        let cause = match (&rank.failed, &rank.broke, rank.exit) {
+        match (&rank.failed, &rank.broke, rank.exit) {
             (Some((code, message)), ..) => Cause::Reported {
                 code: *code,
                 message: message.clone(),
@@ -424,8 +456,7 @@ impl Engine {
                 message: "its exit code is lost: is SIGCHLD ignored?".to_owned(),
             },
             (_, _, None) => Cause::Disconnected,
-        };
-        Some((number, cause))
+        }
     }
 
     /// Begins the end of the job, unless it has begun.

@@ -113,6 +113,7 @@ impl Engine {
                 .and_then(|time| Some((Instant::now().checked_add(time)?, time))),
             grace: job.grace,
             keep_going: job.keep_going,
+            lost: Vec::new(),
             joined: false,
             turn: 0,
         };

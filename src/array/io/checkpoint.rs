@@ -24,14 +24,14 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-const MAGIC: &[u8; 8] = b"PGASCKPT";
+pub(super) const MAGIC: &[u8; 8] = b"PGASCKPT";
 /// Where the elements begin: the head has a type's name in it and is shorter.
 const DATA: u64 = 4096;
 /// Bytes of an entry of the table of pieces.
 const ENTRY: usize = 12;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Head {
+pub(super) struct Head {
     version: u32,
     /// Name and size of the element type.
     element: String,
@@ -326,8 +326,20 @@ fn table(pieces: &[Piece]) -> Vec<u8> {
 }
 
 impl Head {
+    #[cfg(test)]
+    pub(super) fn example() -> Self {
+        Self {
+            version: 1,
+            element: "f64".to_owned(),
+            size: 8,
+            little_endian: true,
+            shape: vec![300, 70_000],
+            pieces: 9,
+        }
+    }
+
     /// What the file begins with.
-    fn bytes(&self) -> Result<Vec<u8>> {
+    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
         let invalid = |text: String| Error::new(ErrorKind::InvalidArgument, text);
         let head = ucxrun::codec::encode(self).map_err(|error| invalid(error.to_string()))?;
         let mut bytes = MAGIC.to_vec();
@@ -343,7 +355,7 @@ impl Head {
         Ok(bytes)
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let rest = bytes
             .strip_prefix(MAGIC)
             .ok_or("it does not begin as one")?;

@@ -6,6 +6,8 @@
 //! next. All ranks must see one file system.
 
 mod checkpoint;
+#[cfg(test)]
+mod fuzz;
 mod npy;
 mod raw;
 mod runs;

@@ -60,13 +60,13 @@ const LONGEST: usize = 1 << 20;
 
 /// What a file says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Header {
+pub(super) struct Header {
     /// The type with its order of bytes: `<f8`.
     descr: String,
     fortran: bool,
-    shape: Vec<usize>,
+    pub(super) shape: Vec<usize>,
     /// Where the elements begin.
-    data: u64,
+    pub(super) data: u64,
 }
 
 impl<T: Numpy, const D: usize> GlobalArray<T, D> {
@@ -257,7 +257,7 @@ fn descr<T: Numpy>() -> String {
     format!("{order}{}", T::NAME)
 }
 
-fn header<T: Numpy>(shape: &[usize], order: Order) -> Vec<u8> {
+pub(super) fn header<T: Numpy>(shape: &[usize], order: Order) -> Vec<u8> {
     let numbers: Vec<String> = shape.iter().map(ToString::to_string).collect();
     let comma = if shape.len() == 1 { "," } else { "" };
     let fortran = match order {
@@ -285,7 +285,7 @@ fn header<T: Numpy>(shape: &[usize], order: Order) -> Vec<u8> {
 }
 
 /// The header at the beginning of a file's bytes.
-fn parse(bytes: &[u8]) -> Result<Header, &'static str> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Header, &'static str> {
     let rest = bytes
         .strip_prefix(MAGIC)
         .ok_or("it does not begin as one")?;

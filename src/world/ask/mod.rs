@@ -61,7 +61,8 @@ impl Part {
     ///
     /// # Errors
     /// What ended the wait.
-    fn arrive(&mut self) -> Result<()> {
+    fn arrive(&mut self, core: &Core) -> Result<()> {
+        let _concerned = core.concerned_with(self.rank);
         if let Stage::Waiting(answer, len) = &mut self.stage {
             let len = *len;
             answer
@@ -115,7 +116,8 @@ impl Asks {
         places: Places<'_>,
         work: Work<'_>,
     ) -> Result<()> {
-        self.core.check()?;
+        let core = self.core.clone();
+        let _concerned = core.check_for(rank)?;
         if self.core.served.is_none() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -198,7 +200,7 @@ impl Asks {
         }
         // The first that has not: see `look`.
         if let Some(part) = self.parts.get_mut(self.arrived) {
-            part.arrive()?;
+            part.arrive(&self.core)?;
             self.in_flight -= 1;
             self.arrived += 1;
         }
@@ -215,7 +217,7 @@ impl Asks {
             if let Stage::Waiting(answer, _) = &mut part.stage {
                 left -= 1;
                 if answer.is_done()? {
-                    part.arrive()?;
+                    part.arrive(&self.core)?;
                     self.in_flight -= 1;
                 }
             }
@@ -238,7 +240,7 @@ impl Asks {
         self.arrived = self.arrived.saturating_sub(1);
         if matches!(part.stage, Stage::Waiting(..)) {
             self.in_flight -= 1;
-            if let Err(error) = part.arrive() {
+            if let Err(error) = part.arrive(&self.core) {
                 // It may still be carried out.
                 self.core.may_forget(part.rank);
                 return Err(error);
@@ -301,5 +303,7 @@ fn during(rank: usize, error: Error) -> Error {
         .with_peer(rank)
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -381,14 +381,17 @@ pub(super) fn open_answer(mut bytes: Vec<u8>, len: usize) -> Result<Vec<u8>, Err
     if verdict == Some(Verdict::Done as u8) && bytes.len() == len {
         return Ok(bytes);
     }
+    let garbled = || Err(Error::new(ErrorKind::Ucx, "a garbled answer"));
+    if bytes.is_empty() {
+        // Nobody refuses without a word.
+        return garbled();
+    }
     let kind = match verdict {
         Some(byte) if byte == Verdict::NoSuchMemory as u8 => ErrorKind::Closed,
         Some(byte) if byte == Verdict::WrongElement as u8 => ErrorKind::WrongElement,
         Some(byte) if byte == Verdict::OutOfBounds as u8 => ErrorKind::OutOfBounds,
         Some(byte) if byte == Verdict::Malformed as u8 => ErrorKind::InvalidArgument,
-        _ => {
-            return Err(Error::new(ErrorKind::Ucx, "a garbled answer"));
-        }
+        _ => return garbled(),
     };
     Err(Error::new(kind, String::from_utf8_lossy(&bytes)))
 }

@@ -32,7 +32,7 @@ use super::stats::Stats;
 use super::turn::Turn;
 use super::{Core, Job, Team, World};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ucx::{Context, MemoryHandle, SerializedRemoteKey};
+use crate::ucx::{Context, Endpoint, MemoryHandle, SerializedRemoteKey};
 use crate::wait::{self, Limits};
 use detect::Found;
 use manager::Manager;
@@ -216,11 +216,14 @@ pub(super) fn start() -> Result<World> {
     let mut bootstrap = Bootstrap::join(deadline_in(timeout))?;
     let limits = Arc::new(Limits::default());
     limits.set_timeout(timeout);
+    if std::env::var_os(ucxrun::wire::env::KEEP_GOING).is_some() {
+        limits.go_on();
+    }
     if std::env::var_os(ucxrun::wire::env::WATCH).is_some() {
         limits.watch();
     }
     match assemble(&mut bootstrap, &limits, checks) {
-        Ok((core, service)) => {
+        Ok((core, service, network)) => {
             let launcher = match bootstrap {
                 Bootstrap::Alone => None,
                 Bootstrap::Launched(control) => Some(Launcher::listen(control, limits, None)?),
@@ -236,6 +239,9 @@ pub(super) fn start() -> Result<World> {
                 team: Team::new(Arc::new(core)),
                 ended: AtomicBool::new(false),
             };
+            if let (Some(launcher), Some(network)) = (&world.launcher, network) {
+                launcher.notice(network);
+            }
             if let Some(races) = world.team.core.races()
                 && let Err(error) = races.start(&world.team.core)
             {
@@ -270,7 +276,7 @@ fn assemble(
     bootstrap: &mut Bootstrap,
     limits: &Arc<Limits>,
     checks: Checks,
-) -> Result<(Core, Option<Service>)> {
+) -> Result<(Core, Option<Service>, Option<String>)> {
     let timeout = limits.timeout();
     let (rank, size) = (bootstrap.rank(), bootstrap.size());
 
@@ -333,6 +339,7 @@ fn assemble(
         peers.serve_at(bootstrap.gather(&address, timeout)?);
     }
 
+    let network = network(&peers, &nodes, rank, &everybody);
     let nodes = Arc::new(nodes);
     let pool = Arc::new(Pool::default());
     let numbers = Arc::new(Numbers::default());
@@ -375,7 +382,23 @@ fn assemble(
         context,
         transports: me.transports,
     };
-    Ok((core, service))
+    Ok((core, service, network))
+}
+
+/// What UCX has chosen between rank 0 and the first rank of another node, or of its own if there is no other: told by
+/// rank 0, if somebody wants to hear it.
+fn network(peers: &Peers, nodes: &Nodes, rank: usize, everybody: &[Identity]) -> Option<String> {
+    if rank != 0 || std::env::var_os(ucxrun::wire::env::NOTICES).is_none() {
+        return None;
+    }
+    let other = match nodes.count() {
+        1 => *nodes.mine().get(1)?,
+        _ => nodes.leader_of(1),
+    };
+    let lanes = peers.for_messages(other).and_then(Endpoint::lanes);
+    let lanes = lanes.map_or_else(|error| error.to_string(), |lanes| lanes.join(", "));
+    let host = &everybody[other].host;
+    Some(format!("network to rank {other} on host {host}: {lanes}"))
 }
 
 /// Refuses ranks that would misunderstand each other.

@@ -99,18 +99,46 @@ impl Drop for Written {
     }
 }
 
+/// How many seconds a machine may be silent before its ranks are lost.
+const LOST_AFTER: &str = "PGAS_LOST_AFTER";
+
+fn lost_after() -> Result<Option<Duration>> {
+    let Some(text) = std::env::var_os(LOST_AFTER) else {
+        return Ok(None);
+    };
+    let seconds = text.to_str().and_then(|text| text.trim().parse().ok());
+    match seconds {
+        Some(seconds @ 1..=86_400) => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err(failed(&format!(
+            "{LOST_AFTER} is {}, not a number of seconds from 1 to 86400",
+            text.display()
+        ))),
+    }
+}
+
 /// Joins as `rank` of `size`.
-pub(super) fn join(
+pub(super) fn join(meeting: &Meeting, place: (u32, u32), deadline: Instant) -> Result<Joined> {
+    let lost_after = lost_after()?;
+    let joined = join_within(meeting, place, deadline, lost_after)?;
+    if let Some(limit) = lost_after {
+        let set = joined.control.lost_after(limit);
+        set.map_err(|error| failed(&error.to_string()))?;
+    }
+    Ok(joined)
+}
+
+fn join_within(
     meeting: &Meeting,
     (rank, size): (u32, u32),
     deadline: Instant,
+    lost_after: Option<Duration>,
 ) -> Result<Joined> {
     match meeting {
         Meeting::Address { host, port, secret } => {
             let job = secret.job(size);
             let keeper = if rank == 0 {
                 let listen = listen_for(host, *port);
-                Some(keep(&listen, size, secret, job)?.0)
+                Some(keep(&listen, secret, (size, job), lost_after)?.0)
             } else {
                 None
             };
@@ -129,7 +157,7 @@ pub(super) fn join(
         Meeting::File(path) if rank == 0 => {
             let secret = Secret::random().map_err(|error| failed(&error.to_string()))?;
             let job = secret.job(size);
-            let (keeper, port) = keep(&anywhere(0), size, &secret, job)?;
+            let (keeper, port) = keep(&anywhere(0), &secret, (size, job), lost_after)?;
             let file = write(path, port, &secret)?;
             let own = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let control = until(deadline, || {
@@ -161,9 +189,17 @@ pub(super) fn join(
     }
 }
 
-fn keep(listen: &[SocketAddr], size: u32, secret: &Secret, job: [u8; 16]) -> Result<(Keeper, u16)> {
+fn keep(
+    listen: &[SocketAddr],
+    secret: &Secret,
+    (size, job): (u32, [u8; 16]),
+    lost_after: Option<Duration>,
+) -> Result<(Keeper, u16)> {
     let store = Store::open(listen, size, secret.clone(), job);
-    let store = store.map_err(|error| failed(&error.to_string()))?;
+    let mut store = store.map_err(|error| failed(&error.to_string()))?;
+    if let Some(limit) = lost_after {
+        store = store.lost_after(limit);
+    }
     let port = store.port();
     Ok((Keeper::start(store)?, port))
 }
@@ -451,13 +487,8 @@ mod tests {
     fn a_wrong_secret_is_refused_and_a_silent_port_times_out() {
         let (one, other) = (b"a secret of a job", b"a secret of another");
         let secret = Secret::from_text(one).unwrap();
-        let (keeper, port) = keep(
-            &[SocketAddr::from(([127, 0, 0, 1], 0))],
-            2,
-            &secret,
-            [1; 16],
-        )
-        .unwrap();
+        let any = [SocketAddr::from(([127, 0, 0, 1], 0))];
+        let (keeper, port) = keep(&any, &secret, (2, [1; 16]), None).unwrap();
         let meeting = |secret: &Secret, port| Meeting::Address {
             host: "127.0.0.1".to_owned(),
             port,

@@ -61,7 +61,7 @@ impl Team {
     #[doc(alias = "MPI_Ibarrier")]
     pub fn ibarrier(&self) -> Result<Request<'_, ()>> {
         let barrier = Deferred::start(&self.core, Signature::new(Call::IBarrier))?;
-        Ok(Request::waiting(&self.core, barrier))
+        Ok(Request::waiting(&self.core, barrier).with(self.core.all()))
     }
 
     /// The `value` of rank `root`, on all ranks; other ranks' values are ignored.

@@ -5,6 +5,8 @@
 //! messages along a binomial tree, up to rank 0's node and down again: O(log nodes) steps.
 
 mod deferred;
+#[cfg(test)]
+mod fuzz;
 mod names;
 mod one_way;
 
@@ -144,7 +146,7 @@ struct Up {
     /// Why the subtree contributes nothing.
     trouble: Option<Trouble>,
     /// Node and bytes. One part unless they are to be put one after another.
-    parts: Vec<(usize, Vec<u8>)>,
+    parts: Vec<Part>,
 }
 
 /// From a leader to its children: the result, or why there is none.
@@ -489,8 +491,8 @@ impl Engine {
                 up => up?,
             };
             self.hear(*child, &up, signature, &mut trouble);
-            if trouble.is_none() {
-                self.combine_parts(&mut parts, up.parts, combine);
+            if trouble.is_none() && !combine_parts(&mut parts, up.parts, combine) {
+                return Err(self.garbled(*child, signature));
             }
         }
         if trouble.is_some() {
@@ -523,7 +525,8 @@ impl Engine {
             Down {
                 place: signature.place().to_string(),
                 trouble,
-                data: self.by_rank(parts, combine),
+                data: by_rank(&self.nodes, parts, combine)
+                    .ok_or_else(|| self.garbled(node, signature))?,
             }
         };
         for &child in &children {
@@ -571,49 +574,12 @@ impl Engine {
         }
     }
 
-    /// Adds a child's parts to mine. The child's nodes come after mine, so order is kept.
-    fn combine_parts(
-        &self,
-        parts: &mut Vec<(usize, Vec<u8>)>,
-        more: Vec<(usize, Vec<u8>)>,
-        combine: &Combine<'_>,
-    ) {
-        match combine {
-            Combine::Nothing => {}
-            Combine::Concat => parts.extend(more),
-            Combine::Root(_) => {
-                for (node, bytes) in more {
-                    if !bytes.is_empty() {
-                        parts[0] = (node, bytes);
-                    }
-                }
-            }
-            Combine::Reduce(op) => {
-                for (_, bytes) in more {
-                    op(&mut parts[0].1, &bytes);
-                }
-            }
-        }
-    }
-
-    /// The parts of all nodes as one result, in rank order.
-    fn by_rank(&self, mut parts: Vec<(usize, Vec<u8>)>, combine: &Combine<'_>) -> Vec<u8> {
-        if !matches!(combine, Combine::Concat) {
-            return parts.pop().map(|(_, bytes)| bytes).unwrap_or_default();
-        }
-        let total: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
-        let ranks: usize = (0..self.nodes.count())
-            .map(|node| self.nodes.members_of(node).len())
-            .sum();
-        let each = total / ranks;
-        let mut result = vec![0; total];
-        for (node, bytes) in parts {
-            for (place, &rank) in self.nodes.members_of(node).iter().enumerate() {
-                result[rank * each..(rank + 1) * each]
-                    .copy_from_slice(&bytes[place * each..(place + 1) * each]);
-            }
-        }
-        result
+    /// What has come from below `node` is no contribution to this collective.
+    #[cold]
+    fn garbled(&self, node: usize, signature: &Signature) -> Error {
+        let leader = self.nodes.leader_of(node);
+        let text = format!("{signature}: garbled contributions from rank {leader} or below it");
+        Error::new(ErrorKind::Ucx, text).with_peer(leader)
     }
 
     fn send<M: Serialize>(&self, node: usize, sequence: u32, message: &M) -> Result<()> {
@@ -661,6 +627,63 @@ impl Engine {
         self.has_received();
         decode(&bytes, limit, leader).map_err(|error| error.context(signature))
     }
+}
+
+/// Node and bytes: what its ranks contribute, or with [`Combine::Nothing`] and what combines all there is.
+type Part = (usize, Vec<u8>);
+
+/// Adds a child's parts to mine; whether they fit. The child's nodes come after mine, so order is kept.
+fn combine_parts(parts: &mut Vec<Part>, more: Vec<Part>, combine: &Combine<'_>) -> bool {
+    match combine {
+        Combine::Nothing => {}
+        Combine::Concat => parts.extend(more),
+        Combine::Root(_) => {
+            for (node, bytes) in more {
+                if !bytes.is_empty() {
+                    parts[0] = (node, bytes);
+                }
+            }
+        }
+        Combine::Reduce(op) => {
+            for (_, bytes) in more {
+                if bytes.len() != parts[0].1.len() {
+                    return false;
+                }
+                op(&mut parts[0].1, &bytes);
+            }
+        }
+    }
+    true
+}
+
+/// The parts of all nodes as one result, in rank order; None unless each node has one, of one length a rank.
+fn by_rank(nodes: &Nodes, mut parts: Vec<Part>, combine: &Combine<'_>) -> Option<Vec<u8>> {
+    if !matches!(combine, Combine::Concat) {
+        return Some(parts.pop().map(|(_, bytes)| bytes).unwrap_or_default());
+    }
+    if parts.is_empty() {
+        // There is no result.
+        return Some(Vec::new());
+    }
+    parts.sort_unstable_by_key(|(node, _)| *node);
+    let total: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
+    let ranks: usize = (0..nodes.count())
+        .map(|node| nodes.members_of(node).len())
+        .sum();
+    let each = total / ranks;
+    let mut result = vec![0; total];
+    let all = parts.iter().map(|(node, _)| *node).eq(0..nodes.count());
+    for (node, bytes) in parts.iter().filter(|_| all) {
+        let members = nodes.members_of(*node);
+        if bytes.len() != members.len() * each {
+            return None;
+        }
+        for (place, &rank) in members.iter().enumerate() {
+            result[rank * each..(rank + 1) * each]
+                .copy_from_slice(&bytes[place * each..(place + 1) * each]);
+        }
+    }
+    all.then_some(result)
 }
 
 /// What the leader says of a meeting: if it is bad, the rank that is to blame, and a text.

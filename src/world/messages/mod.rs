@@ -6,6 +6,8 @@
 //! before them, in a job that looks for races, is the sender's clock.
 
 mod direct;
+#[cfg(test)]
+mod fuzz;
 mod outbox;
 mod receive;
 
@@ -17,6 +19,7 @@ use super::{Core, Races, Team};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Message, Tags};
+use crate::wait::{Concern, Concerned};
 use outbox::{Header, Outgoing, Sending};
 use receive::{Letter, Receive};
 use serde::Serialize;
@@ -152,6 +155,12 @@ fn label(kind: u8, hash: u64, name: &str) -> [u8; LABEL] {
     let name = &name.as_bytes()[name.len().saturating_sub(NAME)..];
     label[9..9 + name.len()].copy_from_slice(name);
     label
+}
+
+/// The type's name in a label.
+fn name_in(label: &[u8; LABEL]) -> String {
+    let name = String::from_utf8_lossy(&label[9..]);
+    name.trim_end_matches('\0').to_string()
 }
 
 fn label_of_elements<T: Element>() -> [u8; LABEL] {
@@ -311,14 +320,16 @@ impl Team {
         buffer: Vec<T>,
     ) -> Result<Request<'_, (Vec<T>, Envelope)>> {
         let core = &self.core;
-        let tags = core.tags(from.into(), tag.into())?;
+        let from = from.into();
+        let tags = core.tags(from, tag.into())?;
+        let _concerned = core.concerned(from);
         core.check()?;
         let receive = match core.to_self.take(tags) {
             Some((tag, bytes)) => Receive::of(core, Letter::new(core, tag, bytes)?, buffer),
             None => Receive::new(core, core.worker.expect(tags)?, buffer),
         };
         core.worker.progress()?;
-        Ok(Request::waiting(core, receive))
+        Ok(Request::waiting(core, receive).with(core.concern(from)))
     }
 
     /// Sends `values` to rank `to`, and receives from another; neither waits for the other. Both
@@ -346,6 +357,7 @@ impl Team {
     pub fn probe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Envelope> {
         let (from, tag) = (from.into(), tag.into());
         let tags = self.core.tags(from, tag)?;
+        let _concerned = self.core.concerned(from);
         let found = self
             .core
             .worker
@@ -364,7 +376,9 @@ impl Team {
     /// # Errors
     /// As [`Team::recv`].
     pub fn iprobe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Envelope>> {
-        let tags = self.core.tags(from.into(), tag.into())?;
+        let from = from.into();
+        let tags = self.core.tags(from, tag.into())?;
+        let _concerned = self.core.concerned(from);
         self.core.check()?;
         let mut found = self.core.to_self.look(tags, self.core.end());
         if found.is_none() {
@@ -425,6 +439,7 @@ impl Core {
         let Some((mut outgoing, header)) = self.send_outside(to, tag, content, label, true)? else {
             return self.post(to, tag, content, label)?.wait();
         };
+        let _concerned = self.concerned_with(to);
         outgoing
             .wait(self)
             .map_err(|error| error.context(format!("send to rank {to}")).with_peer(to))?;
@@ -450,7 +465,8 @@ impl Core {
         let message = Arc::new(Mutex::new(outgoing.owned()));
         self.worker.keep_pump(message.clone());
         let core = self.clone();
-        Ok(Request::waiting(self, Sending { core, message }))
+        let sending = Sending { core, message };
+        Ok(Request::waiting(self, sending).with(self.only(to)))
     }
 
     /// Checks a message that is to be sent. If it can go through the outbox, says so to its receiver:
@@ -463,8 +479,8 @@ impl Core {
         label: [u8; LABEL],
         waits: bool,
     ) -> Result<Option<Sent<'_, 'a>>> {
-        self.check()?;
         self.check_rank("send to", to)?;
+        let _concerned = self.check_for(to)?;
         check_tag(tag)?;
         let Some((header, outgoing)) = Outgoing::start(self, to, content, waits) else {
             return Ok(None);
@@ -505,7 +521,7 @@ impl Core {
             .worker
             .post_send(endpoint, tag, bytes)
             .map_err(|error| error.context(format!("{what} to rank {to}")).with_peer(to))?;
-        Ok(Request::waiting(self, message))
+        Ok(Request::waiting(self, message).with(self.only(to)))
     }
 
     /// The number of the next collective that has parts. The caller has the
@@ -562,9 +578,22 @@ impl Core {
         }
     }
 
+    /// Whose failure ends a wait for a message.
+    fn concern(&self, from: Source) -> Concern {
+        match from {
+            Source::Rank(rank) => self.only(rank),
+            Source::Any => self.all(),
+        }
+    }
+
+    fn concerned(&self, from: Source) -> Concerned {
+        self.limits.concerned(|| self.concern(from))
+    }
+
     fn receive(&self, from: Source, tag: Tag) -> Result<Letter> {
-        self.check()?;
         let tags = self.tags(from, tag)?;
+        let _concerned = self.concerned(from);
+        self.check()?;
         let (tag, bytes) = self
             .receive_tags(tags)
             .map_err(|error| self.none_came(error, from, tag))?;

@@ -47,6 +47,8 @@ const SENDER_IS_DONE: u32 = 1 << 30;
 /// How long a receiver that gives up waits for a sender that writes to its memory and does not go
 /// on, before it ends the process.
 const STUCK: Duration = Duration::from_secs(5);
+/// Counters would not do for more in all, one after another.
+const MOST_CHUNKS: u64 = (1 << BITS) - 2;
 /// From so many bytes on a message is worth it.
 pub(super) const LARGE: usize = 16 << 10;
 /// Longest sleep: others' messages may have to go on meanwhile.
@@ -62,6 +64,32 @@ pub(super) struct Header {
     key: SerializedRemoteKey,
     /// Where the message is, if the sender waits until it has been received.
     place: Option<Place>,
+}
+
+impl Header {
+    #[cfg(test)]
+    pub(super) fn example(key: SerializedRemoteKey) -> Self {
+        Self {
+            lane: 3,
+            chunks: vec![1, 2, 63],
+            len: 300_000,
+            key,
+            place: Some(Place::of(std::ptr::null())),
+        }
+    }
+
+    /// Whether an outbox has these chunks, and counters for so many; `from` is its rank.
+    pub(super) fn check(&self, from: usize) -> Result<()> {
+        if self.lane >= LANES
+            || self.chunks.is_empty()
+            || self.chunks.iter().any(|&chunk| chunk >= CHUNKS)
+            || self.len / CHUNK as u64 > MOST_CHUNKS
+        {
+            let text = format!("a message of rank {from} has no such chunks");
+            return Err(Error::new(ErrorKind::Ucx, text).with_peer(from));
+        }
+        Ok(())
+    }
 }
 
 /// An outbox as a process sees it.
@@ -433,8 +461,7 @@ impl<'a> Outgoing<&'a [u8]> {
     ) -> Option<(Header, Self)> {
         let len = content.len();
         let same_node = core.nodes.mine().binary_search(&to).is_ok();
-        // Counters would not do for more.
-        if len < LARGE || !same_node || to == core.rank || len / CHUNK >= 1 << BITS {
+        if len < LARGE || !same_node || to == core.rank || (len / CHUNK) as u64 > MOST_CHUNKS {
             return None;
         }
         let outbox = core.job.outboxes.mine.get_or_init(|| Outbox::new(core));
@@ -590,6 +617,8 @@ impl Pending<()> for Sending {
 /// A message on its way through its sender's outbox.
 #[derive(Debug)]
 pub(super) struct Incoming {
+    /// Its sender.
+    from: usize,
     shared: Arc<Shared>,
     lane: u16,
     chunks: Vec<u16>,
@@ -598,25 +627,20 @@ pub(super) struct Incoming {
     next: u32,
     /// Where the sender has it, if that may be read.
     place: Option<Place>,
-    from: usize,
 }
 
 impl Incoming {
-    /// `from` is the sender's rank in the team.
-    pub(super) fn start(core: &Core, from: usize, header: Header) -> Result<Self> {
+    /// `from` is the sender's rank in the team; the header has been checked.
+    pub(super) fn start(core: &Core, from: usize, header: &Header) -> Result<Self> {
         let world_rank = core.peers.world_rank(from);
         let theirs = core.job.outboxes.theirs.lock();
         let mut theirs = theirs.unwrap_or_else(PoisonError::into_inner);
         let bad = |text| Error::new(ErrorKind::Ucx, text).with_peer(from);
-        if header.lane >= LANES
-            || header.chunks.is_empty()
-            || header.chunks.iter().any(|&chunk| chunk >= CHUNKS)
-        {
-            return Err(bad(format!("a message of rank {from} has no such chunks")));
-        }
         let shared = match theirs.get(&world_rank) {
             Some(shared) => shared.clone(),
             None => {
+                // As with any memory of a rank that may be dead.
+                let _concerned = core.check_for(from)?;
                 let key = core.peers.for_memory(from)?.unpack(&header.key)?;
                 let base = key.as_ptr().filter(|_| key.len() >= BYTES);
                 let base =
@@ -629,13 +653,13 @@ impl Incoming {
             }
         };
         Ok(Self {
+            from,
             shared,
             lane: header.lane,
-            chunks: header.chunks,
+            chunks: header.chunks.clone(),
             len: usize::try_from(header.len).unwrap_or(usize::MAX),
             next: 0,
             place: header.place,
-            from,
         })
     }
 
@@ -674,6 +698,7 @@ impl Incoming {
         lent.offer();
         let shared = lent.incoming.shared.clone();
         let lane = lent.incoming.lane;
+        let _concerned = core.concerned_with(lent.incoming.from);
         wait(core, &shared.filled(lane), || {
             let done = lent.step()?;
             Ok((lent.incoming.next, done))

@@ -1,7 +1,7 @@
 //! Messages that have been found, and those that are waited for in the background.
 
 use super::outbox::{Header, Incoming};
-use super::{Envelope, LABEL, OUTSIDE, label_of_elements, values_of};
+use super::{Envelope, LABEL, OUTSIDE, label_of_elements, name_in, values_of};
 use crate::element::{self, Arriving, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Expected, Message, Pump};
@@ -25,21 +25,61 @@ enum Content {
     Outside(Incoming),
 }
 
-impl Letter {
-    pub(super) fn new(core: &Core, tag: u64, mut bytes: Vec<u8>) -> Result<Self> {
+/// A message's bytes, taken apart.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) label: [u8; LABEL],
+    pub(super) clock: Vec<u8>,
+    pub(super) inside: Inside,
+}
+
+#[derive(Debug)]
+pub(super) enum Inside {
+    Content(Vec<u8>),
+    /// Where the content is.
+    Header(Header),
+}
+
+impl Parts {
+    /// Of a message with this tag, in a job whose clocks have so many bytes.
+    ///
+    /// # Errors
+    /// If it is too short, or its header is none.
+    pub(super) fn of(tag: u64, mut bytes: Vec<u8>, clock: usize) -> Result<Self> {
         let no_end = || Error::new(ErrorKind::Ucx, "a message without an end");
         let (content, &label) = bytes.split_last_chunk::<LABEL>().ok_or_else(no_end)?;
-        let clock = core.races().map_or(0, Races::bytes);
         let len = content.len().checked_sub(clock).ok_or_else(no_end)?;
         let (content, clock) = content.split_at(len);
         let clock = clock.to_vec();
-        let content = if tag & OUTSIDE == 0 {
+        let inside = if tag & OUTSIDE == 0 {
             bytes.truncate(len);
-            Content::Here(bytes)
+            Inside::Content(bytes)
         } else {
             let header: Header = decode(content)?;
-            let from = Envelope::new(tag, 0).source;
-            Content::Outside(Incoming::start(core, from, header)?)
+            header.check(Envelope::new(tag, 0).source)?;
+            Inside::Header(header)
+        };
+        Ok(Self {
+            label,
+            clock,
+            inside,
+        })
+    }
+}
+
+impl Letter {
+    pub(super) fn new(core: &Core, tag: u64, bytes: Vec<u8>) -> Result<Self> {
+        let Envelope { source, .. } = Envelope::new(tag, 0);
+        core.check_rank("a message from", source)?;
+        let clock = core.races().map_or(0, Races::bytes);
+        let Parts {
+            label,
+            clock,
+            inside,
+        } = Parts::of(tag, bytes, clock)?;
+        let content = match inside {
+            Inside::Content(bytes) => Content::Here(bytes),
+            Inside::Header(header) => Content::Outside(Incoming::start(core, source, &header)?),
         };
         let len = match &content {
             Content::Here(bytes) => bytes.len(),
@@ -65,17 +105,13 @@ impl Letter {
         if self.label == expected {
             return Ok(self);
         }
-        let name = |label: &[u8; LABEL]| {
-            let name = String::from_utf8_lossy(&label[9..]);
-            name.trim_end_matches('\0').to_string()
-        };
         let Envelope { source, tag, .. } = self.envelope;
         Err(Error::new(
             ErrorKind::Mismatch,
             format!(
                 "rank {source} sent {} with tag {tag}, and {} was to be received",
-                name(&self.label),
-                name(&expected)
+                name_in(&self.label),
+                name_in(&expected)
             ),
         )
         .with_peer(source))

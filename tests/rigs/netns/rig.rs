@@ -39,14 +39,14 @@ impl Rig {
         command
     }
 
-    /// Takes a host's link away.
-    pub fn cut(&self, host: &str) {
-        self.does("cut", &[host]);
+    /// Takes a host's link away, or loses what goes between two.
+    pub fn cut(&self, hosts: &[&str]) {
+        self.does("cut", hosts);
     }
 
     /// Gives it back.
-    pub fn join(&self, host: &str) {
-        self.does("join", &[host]);
+    pub fn join(&self, hosts: &[&str]) {
+        self.does("join", hosts);
     }
 
     /// Throttles what comes from a host.
