@@ -14,8 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
-/// Longest sleep of a waiter that nobody wakes: what another node does wakes nobody, nor does what
-/// is written to an element.
+/// Longest sleep of a waiter that nobody wakes: what another node does wakes nobody.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Numbers that ranks raise at each other and wait for: a rank tells another that something is
@@ -494,7 +493,8 @@ impl Drop for GlobalMutexGuard<'_> {
 
 impl<T: Element> GlobalArray<T> {
     /// Waits until `ready` holds for the element at `index`; returns it. One-sided: the element is
-    /// read again and again.
+    /// read again when it is written by a rank of this node, and each millisecond if there are
+    /// other nodes.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`], [`ErrorKind::PeerFailed`]; else as [`GlobalArray::get`].
@@ -503,7 +503,15 @@ impl<T: Element> GlobalArray<T> {
             Ok(value) => ready(&value).then_some(Ok(value)),
             Err(error) => Some(Err(error)),
         };
-        let sleep = |nap: Duration, _: &mut dyn FnMut() -> Option<Result<T>>| {
+        // From the first sleep on writers know of this thread.
+        let mut sleeper = None;
+        let sleep = |nap: Duration, look: &mut dyn FnMut() -> Option<Result<T>>| {
+            if sleeper.is_none() {
+                sleeper = self.sleeper([index])?;
+            }
+            if let Some(sleeper) = &sleeper {
+                return Ok(sleeper.sleep(nap, look));
+            }
             std::thread::sleep(nap.min(NAP));
             Ok(None)
         };

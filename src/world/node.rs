@@ -22,6 +22,7 @@
 
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
+use super::bells::Bells;
 use super::signature::{Call, History, Place, Signature};
 use crate::element;
 use crate::error::Result;
@@ -60,8 +61,8 @@ pub(super) enum Verdict {
     Late = 3,
 }
 
-// The block: a line for the release, one for the bell, two for each member's entry, then the
-// members' slots, then the result. A line is a cache line:
+// The block: a line for the release, one for the bell, two for each member's entry, then the bells
+// of those who wait for elements, then the members' slots, then the result. A line is a cache line:
 //
 //   release line   flag, sleepers (u32 each) | Released | inline result
 //   bell line      bell, leader sleeps, members that sleep on an entry's flag (u32 each)
@@ -108,15 +109,21 @@ impl Arrived {
 
 const _: () = assert!(HEADER + size_of::<Arrived>() <= INLINE_AT);
 const _: () = assert!(size_of::<Place>() <= LINE);
+const _: () = assert!(align_of::<Bells>() == LINE);
 
 /// Bytes of the lines of a block for `members`.
 fn lines(members: usize) -> usize {
     (2 + 2 * members * ENTRIES as usize) * LINE
 }
 
+/// Where the slots are.
+fn slots(members: usize) -> usize {
+    lines(members) + size_of::<Bells>()
+}
+
 /// Eight-byte words that a block for `members` needs.
 pub(super) fn words(members: usize) -> usize {
-    (lines(members) + members * SLOT + RESULT) / 8
+    (slots(members) + members * SLOT + RESULT) / 8
 }
 
 /// Whether a meeting is over when the last release was of meeting `seen`.
@@ -165,13 +172,15 @@ impl Block {
 
     fn new(base: NonNull<u8>, len: usize, members: usize, me: usize, keep: Keep) -> Option<Self> {
         let fits = base.addr().get().is_multiple_of(LINE) && len >= words(members) * 8;
-        fits.then_some(Self {
+        let block = fits.then_some(Self {
             base,
             members,
             me,
             sites: Default::default(),
             keep,
-        })
+        })?;
+        block.bells().join();
+        Some(block)
     }
 
     /// The memory it is in, on the leader.
@@ -192,6 +201,13 @@ impl Block {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// For those who wait for elements.
+    pub(super) fn bells(&self) -> &Bells {
+        // SAFETY: inside the block, aligned, zero when made, only ever accessed through its
+        // atomics, alive as long as `self`.
+        unsafe { &*self.at(lines(self.members)).cast::<Bells>() }
+    }
+
     /// Where the entry of `member` for meeting `sequence` is.
     fn entry(&self, member: usize, sequence: u32) -> usize {
         let entry = member * ENTRIES as usize + (sequence % ENTRIES) as usize;
@@ -199,11 +215,11 @@ impl Block {
     }
 
     fn slot_data(&self, member: usize) -> *mut u8 {
-        self.at(lines(self.members) + member * SLOT)
+        self.at(slots(self.members) + member * SLOT)
     }
 
     fn result_data(&self) -> *mut u8 {
-        self.at(lines(self.members) + self.members * SLOT)
+        self.at(slots(self.members) + self.members * SLOT)
     }
 
     /// The flag at `offset`, which is only ever accessed as an atomic.

@@ -162,7 +162,7 @@ impl Engine {
                     }));
                 }
             }
-            let block = self.block.as_ref();
+            let block = self.block.as_deref();
             let trouble = block
                 .and_then(|block| self.disagreement(block, number))
                 .map(Trouble::mismatch);
