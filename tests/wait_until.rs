@@ -229,10 +229,19 @@ fn who_waits_is_idle() {
             let nanos = stat.split_whitespace().next().unwrap();
             nanos.parse::<f64>().unwrap() / 1e9
         };
-        let before = cpu();
+        let sleeps = || -> u64 {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mut lines = status.lines();
+            let line = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.unwrap().trim().parse().unwrap()
+        };
+        let before = (cpu(), sleeps());
         array.wait_until(0, |&value| value == 1)?;
-        let used = cpu() - before;
-        let most = if shares_memory() { 0.02 } else { 0.25 };
+        let (used, slept) = (cpu() - before.0, sleeps() - before.1);
+        if shares_memory() {
+            assert!(slept < 300, "{slept} sleeps in 2 s");
+        }
+        let most = if shares_memory() { 0.05 } else { 0.25 };
         assert!(used < most, "{used} s of computing in 2 s of waiting");
         Ok(())
     });

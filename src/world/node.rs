@@ -29,7 +29,6 @@ use crate::error::Result;
 use crate::ucx::{MemoryHandle, RemoteKey};
 use crate::wait::{Limits, Patience, sleep_on, wake_all};
 use bytemuck::{Pod, Zeroable};
-use rustix::thread::futex;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -242,6 +241,7 @@ impl Block {
         self.flag(LINE)
     }
 
+    /// Threads of the leader that do.
     fn leader_sleeps(&self) -> &AtomicU32 {
         self.flag(LINE + 4)
     }
@@ -331,13 +331,17 @@ impl Block {
         let flag = self.entry_flag(self.me, sequence);
         // SeqCst: the flag must be visible before the sleepers are looked for, see `wait_members`.
         flag.store(sequence, Ordering::SeqCst);
-        if self.leader_sleeps().load(Ordering::SeqCst) != 0 {
-            self.bell().fetch_add(1, Ordering::SeqCst);
-            // Only fails for addresses that are not mapped.
-            let _ = futex::wake(self.bell(), futex::Flags::empty(), 1);
-        }
+        self.wake_leader();
         if self.watchers().load(Ordering::SeqCst) != 0 {
             wake_all(flag);
+        }
+    }
+
+    /// After something that a thread of the leader may wait for.
+    fn wake_leader(&self) {
+        if self.leader_sleeps().load(Ordering::SeqCst) != 0 {
+            self.bell().fetch_add(1, Ordering::SeqCst);
+            wake_all(self.bell());
         }
     }
 
@@ -358,6 +362,29 @@ impl Block {
         sequence.is_multiple_of(WAIT_EVERY)
     }
 
+    /// Sleeps until meeting `sequence`, to which this rank has come, may have gone on: until it is
+    /// released or, on the leader, another member comes. For `nap` at most.
+    pub(super) fn sleep_in(&self, sequence: u32, nap: Duration) {
+        let flag = self.release_flag();
+        if self.me == 0 {
+            self.leader_sleeps().fetch_add(1, Ordering::SeqCst);
+            let heard = self.bell().load(Ordering::SeqCst);
+            if !is_over(sequence, flag.load(Ordering::SeqCst))
+                && self.absent(sequence).next().is_some()
+            {
+                sleep_on(self.bell(), heard, nap);
+            }
+            self.leader_sleeps().fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        self.sleepers().fetch_add(1, Ordering::SeqCst);
+        let seen = flag.load(Ordering::SeqCst);
+        if !is_over(sequence, seen) {
+            sleep_on(flag, seen, nap);
+        }
+        self.sleepers().fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// The leader's step 2, first half: waits until every member has arrived.
     /// `help` lets messages of this rank go on, which others may wait for before they come; whether
     /// there are any. `stuck` says whether a member that has not come cannot come.
@@ -376,12 +403,12 @@ impl Block {
                 if let Some(nap) = nap {
                     stuck(member)?;
                     let nap = if helped { nap.min(SHORT_NAP) } else { nap };
-                    self.leader_sleeps().store(1, Ordering::SeqCst);
+                    self.leader_sleeps().fetch_add(1, Ordering::SeqCst);
                     let heard = self.bell().load(Ordering::SeqCst);
                     if flag.load(Ordering::SeqCst) != sequence {
                         sleep_on(self.bell(), heard, nap);
                     }
-                    self.leader_sleeps().store(0, Ordering::SeqCst);
+                    self.leader_sleeps().fetch_sub(1, Ordering::SeqCst);
                 }
             }
         }
@@ -508,6 +535,8 @@ impl Block {
         if self.sleepers().load(Ordering::SeqCst) != 0 {
             wake_all(self.release_flag());
         }
+        // Another thread, which waits for this meeting, too.
+        self.wake_leader();
     }
 
     /// A member's step 3: waits for the result and passes it to `read`.
