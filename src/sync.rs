@@ -7,15 +7,15 @@ use crate::dist::Dist;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::{Patience, sleep_on, wake_all};
-use crate::world::{Checks, Core, Team};
+use crate::world::{Checks, Core, Sleeper, Team};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
-/// Longest sleep of a waiter that nobody wakes: what another node does wakes nobody, nor does what
-/// is written to an element.
+/// Longest sleep of a waiter whom perhaps nobody wakes: what comes from another node by tcp rings, by
+/// RDMA it does not.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Numbers that ranks raise at each other and wait for: a rank tells another that something is
@@ -171,9 +171,12 @@ impl Signals {
             }
             Ok(None)
         };
-        let bell = self.bell(rank);
+        let (bell, mut sleeper) = (self.bell(rank), None);
+        let sleep = |nap: Duration, look: &mut dyn FnMut() -> Option<Result<(usize, u64)>>| {
+            bell.sleep(&mut sleeper, nap, look)
+        };
         self.core
-            .wait_for(|| look().transpose(), |nap, look| bell.sleep(nap, look))
+            .wait_for(|| look().transpose(), sleep)
             .map_err(|error| self.late(error, signals))?
     }
 
@@ -240,7 +243,7 @@ struct Bell<'a> {
 /// not wait for a line that others look at.
 const BELL: usize = 8;
 
-impl Bell<'_> {
+impl<'a> Bell<'a> {
     /// After something has changed: adds `change` to the word and wakes who sleeps on it, if
     /// anybody does. Nobody is woken on another node.
     fn ring(&self, change: u64) -> Result<()> {
@@ -259,11 +262,31 @@ impl Bell<'_> {
     }
 
     /// Sleeps until somebody rings, for `nap` at most, unless `look` finds something first.
-    fn sleep<R>(&self, nap: Duration, look: &mut dyn FnMut() -> Option<R>) -> Result<Option<R>> {
+    /// `sleeper` is kept for the next sleep of the same wait.
+    fn sleep<R>(
+        &self,
+        sleeper: &mut Option<Sleeper<'a>>,
+        nap: Duration,
+        look: &mut dyn FnMut() -> Option<R>,
+    ) -> Result<Option<R>> {
         let Some(word) = self.words.mapped([self.rung])? else {
             std::thread::sleep(nap.min(NAP));
             return Ok(None);
         };
+        if !self.words.core_of().is_one_node() {
+            // What comes from other nodes rings for elements only: whoever rings this one writes its
+            // word, so it is one.
+            if sleeper.is_none() {
+                *sleeper = self.words.sleeper([self.rung])?;
+            }
+            if let Some(sleeper) = sleeper {
+                self.words.fetch_add(self.sleepers, 1)?;
+                fence_after_atomic();
+                let found = sleeper.sleep(nap, look);
+                self.words.fetch_sub(self.sleepers, 1)?;
+                return Ok(found);
+            }
+        }
         // SAFETY: the word of a mapped element, aligned, accessed by atomics.
         let word = unsafe { AtomicU32::from_ptr(word.cast()) };
         self.words.fetch_add(self.sleepers, 1)?;
@@ -425,14 +448,20 @@ impl GlobalMutex {
     /// [`ErrorKind::PeerFailed`]; else as [`GlobalArray::get`].
     pub fn lock(&self) -> Result<GlobalMutexGuard<'_>> {
         let ticket = self.words.fetch_add(0, 1)?;
+        let look = || -> Result<Option<()>> {
+            // A plain look leaves the line with whoever has the mutex, and rings no bell.
+            if self.words.look([1])? != ticket {
+                return Ok(None);
+            }
+            // An atomic operation: what was done before the mutex was given back is seen after it.
+            Ok((self.words.fetch_add(1, 0)? == ticket).then_some(()))
+        };
+        let (turn, mut sleeper) = (self.turn(), None);
+        let sleep = |nap: Duration, look: &mut dyn FnMut() -> Option<Result<()>>| {
+            turn.sleep(&mut sleeper, nap, look)
+        };
         self.core
-            .wait_for(
-                || match self.words.fetch_add(1, 0) {
-                    Ok(turn) => (turn == ticket).then_some(Ok(())),
-                    Err(error) => Some(Err(error)),
-                },
-                |nap, look| self.turn().sleep(nap, look),
-            )
+            .wait_for(|| look().transpose(), sleep)
             .map_err(|error| error.context("wait for a mutex"))??;
         Ok(GlobalMutexGuard {
             mutex: self,
@@ -494,7 +523,8 @@ impl Drop for GlobalMutexGuard<'_> {
 
 impl<T: Element> GlobalArray<T> {
     /// Waits until `ready` holds for the element at `index`; returns it. One-sided: the element is
-    /// read again and again.
+    /// read again when it is written by a rank of this node, and each millisecond if there are
+    /// other nodes.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`], [`ErrorKind::PeerFailed`]; else as [`GlobalArray::get`].
@@ -503,7 +533,15 @@ impl<T: Element> GlobalArray<T> {
             Ok(value) => ready(&value).then_some(Ok(value)),
             Err(error) => Some(Err(error)),
         };
-        let sleep = |nap: Duration, _: &mut dyn FnMut() -> Option<Result<T>>| {
+        // From the first sleep on writers know of this thread.
+        let mut sleeper = None;
+        let sleep = |nap: Duration, look: &mut dyn FnMut() -> Option<Result<T>>| {
+            if sleeper.is_none() {
+                sleeper = self.sleeper([index])?;
+            }
+            if let Some(sleeper) = &sleeper {
+                return Ok(sleeper.sleep(nap, look));
+            }
             std::thread::sleep(nap.min(NAP));
             Ok(None)
         };

@@ -4,6 +4,7 @@
 
 mod model;
 
+use pgas::testing::Ranks;
 use pgas::{GlobalArray, Op, Ragged, World};
 use std::ops::Range;
 use std::time::Duration;
@@ -104,4 +105,56 @@ fn no_rank_leaves_before_all_have_come() {
         }
         Ok(())
     });
+}
+
+/// A barrier that waits for one started before lets messages go on, which others may wait for first.
+#[test]
+fn messages_go_on_behind_a_started_barrier() {
+    Ranks::new(2).env("PGAS_TIMEOUT", "10").run(|world| {
+        let large = vec![7_u8; 8 << 20];
+        if world.rank() == 0 {
+            let message = world.isend(1, 1, &large)?;
+            let started = world.ibarrier()?;
+            world.barrier()?;
+            started.wait()?;
+            message.wait()
+        } else {
+            std::thread::sleep(Duration::from_millis(100));
+            let (message, _) = world.recv::<u8>(0, 1)?;
+            assert_eq!(message.len(), large.len());
+            let started = world.ibarrier()?;
+            world.barrier()?;
+            started.wait()
+        }
+    });
+}
+
+/// Who waits for a barrier that was started sleeps until the others come, and is woken then.
+#[test]
+fn who_waits_for_a_started_barrier_is_idle() {
+    Ranks::new(2).run(|world| {
+        for late in 0..2 {
+            world.barrier()?;
+            if world.rank() == late {
+                std::thread::sleep(Duration::from_secs(1));
+                world.ibarrier()?.wait()?;
+                continue;
+            }
+            let before = sleeps();
+            world.ibarrier()?.wait()?;
+            let sleeps = sleeps() - before;
+            let network = std::env::var("UCX_TLS").is_ok_and(|tls| tls.starts_with("tcp"));
+            assert!(network || sleeps < 300, "{sleeps} sleeps in a second");
+        }
+        Ok(())
+    });
+}
+
+/// How often this thread has given its core away because it had to wait.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
 }

@@ -418,6 +418,7 @@ fn reductions(world: &World) -> pgas::Result<()> {
             .zip(start as u64..)
             .all(|(&v, k)| v == k * total)
     );
+    slices_of_extremes(world)?;
     // Ties go to the lowest rank; NaN wins.
     assert_eq!(world.arg_max(7_u8)?, (7, 0));
     assert_eq!(
@@ -433,6 +434,61 @@ fn reductions(world: &World) -> pgas::Result<()> {
     Ok(())
 }
 
+/// `arg_min_slice` and `arg_max_slice` of lengths that go different ways, with ties, NaN and both
+/// zeros, against `arg_min` and `arg_max` of each element.
+fn slices_of_extremes(world: &World) -> pgas::Result<()> {
+    let special = [f64::NAN, -0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY, 1.0];
+    let value = |k: usize, rank: usize| match (k * 7 + rank * 5) % 11 {
+        few @ 0..6 => special[few],
+        many => (many * (k + 1) % 13) as f64,
+    };
+    for len in [0, 1, 100, 5_000, 120_001] {
+        let mine: Vec<f64> = (0..len).map(|k| value(k, world.rank())).collect();
+        let (mut least, mut most) = (mine.clone(), mine);
+        let (least_at, most_at) = (
+            world.arg_min_slice(&mut least)?,
+            world.arg_max_slice(&mut most)?,
+        );
+        assert_eq!((least_at.len(), most_at.len()), (len, len));
+        // The same on all ranks, bit by bit.
+        let bits = |values: &[f64]| {
+            values
+                .iter()
+                .fold(0, |a, v| a ^ v.to_bits().rotate_left(a as u32))
+        };
+        let all = (bits(&least), bits(&most), least_at.clone(), most_at.clone());
+        let all = world.all_gather_obj(&all)?;
+        assert!(all.iter().all(|one| *one == all[0]), "{len}");
+        for k in 0..len {
+            let each = (0..world.size()).map(|rank| value(k, rank));
+            let mut best = (value(k, 0), 0, value(k, 0), 0);
+            for (rank, value) in each.enumerate().skip(1) {
+                let nan_first = |a: f64, b: f64| a.is_nan() && !b.is_nan();
+                let less = value.total_cmp(&best.0).is_lt() && !value.is_nan();
+                if nan_first(value, best.0) || less && !best.0.is_nan() {
+                    (best.0, best.1) = (value, rank);
+                }
+                let more = value.total_cmp(&best.2).is_gt() && !value.is_nan();
+                if nan_first(value, best.2) || more && !best.2.is_nan() {
+                    (best.2, best.3) = (value, rank);
+                }
+            }
+            let same = |a: f64, b: f64| a.is_nan() && b.is_nan() || a.to_bits() == b.to_bits();
+            assert!(
+                same(least[k], best.0) && same(most[k], best.2),
+                "{len}: {k}"
+            );
+            assert_eq!((least_at[k], most_at[k]), (best.1, best.3), "{len}: {k}");
+        }
+    }
+    let mut bytes = [3_u8, world.rank() as u8, 200];
+    assert_eq!(world.arg_min_slice(&mut bytes)?, [0; 3]);
+    assert_eq!(bytes, [3, 0, 200]);
+    let mut wide = [-(world.rank() as i128) << 70];
+    assert_eq!(world.arg_min_slice(&mut wide)?, [world.size() - 1]);
+    Ok(())
+}
+
 #[test]
 fn parts_and_reductions_on_1_rank() {
     on_ranks(1, |world| parts(world).and_then(|()| reductions(world)));
@@ -444,6 +500,26 @@ fn parts_and_reductions_on_2_ranks() {
 #[test]
 fn parts_and_reductions_on_5_ranks() {
     on_ranks(5, |world| parts(world).and_then(|()| reductions(world)));
+}
+
+#[test]
+fn extremes_that_do_not_go_together() {
+    on_ranks(3, |world| {
+        let error = match world.rank() {
+            0 => world.arg_min(1.0).map(drop).unwrap_err(),
+            _ => world.arg_min_slice(&mut [1.0]).map(drop).unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        let error = match world.rank() {
+            0 => world.arg_max_slice(&mut [1.0]).map(drop).unwrap_err(),
+            _ => world.arg_min_slice(&mut [1.0]).map(drop).unwrap_err(),
+        };
+        assert!(error.to_string().contains("arg_max_slice"), "{error}");
+        let mut many = vec![1_u64; 10_000 + world.rank()];
+        let error = world.arg_min_slice(&mut many).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        world.barrier()
+    });
 }
 
 /// C29 for the collectives that give parts.

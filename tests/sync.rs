@@ -123,6 +123,13 @@ fn sleepers_are_woken() {
             late();
             world.barrier()?;
             late();
+            world.ibarrier()?.wait()?;
+            late();
+            let (started, other) = (world.ibarrier()?, world.ibarrier()?);
+            world.barrier()?;
+            started.wait()?;
+            other.wait()?;
+            late();
             world.all_reduce_slice(&mut sums, Op::Sum)?;
             late();
             match world.rank() {

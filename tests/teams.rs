@@ -113,9 +113,11 @@ fn teams(world: &World) -> pgas::Result<()> {
     }
     // They may go in any order, and arrays of theirs later.
     let array = GlobalArray::<u8>::new(&quarter, 10)?;
+    let mine = quarter.rank();
     drop(quarter);
     drop(half);
-    array.put(0, 1)?;
+    // In the memory of the team's first rank, an element for each.
+    array.put(mine, 1)?;
     drop(array);
     exercise(world, 3)
 }

@@ -48,8 +48,12 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     ) -> Result<T> {
         let site = site(always);
         match self.find(index, line) {
-            // SAFETY: `find` points to a mapped element; T's granule is its size.
-            Some(at) => Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
+            Some(at) => {
+                // SAFETY: `find` points to a mapped element; T's granule is its size.
+                let before = unsafe { atomic::fetch_op_at(op, at, value) };
+                self.wrote(index);
+                Ok(before)
+            }
             None => slowly(|to| self.fetch_op_slowly(op, index, value, site, to)),
         }
     }
@@ -73,8 +77,12 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
                 self.reach(
                     call,
                     index,
-                    // SAFETY: a mapped element; T's granule is its size.
-                    |at| Ok(unsafe { atomic::fetch_op_at(op, at, value) }),
+                    |at| {
+                        // SAFETY: a mapped element; T's granule is its size.
+                        let before = unsafe { atomic::fetch_op_at(op, at, value) };
+                        self.wrote(index);
+                        Ok(before)
+                    },
                     |rank, offset| self.window.fetch_op(op, rank, offset, value),
                 )
             })
@@ -92,8 +100,12 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
     ) -> Result<T> {
         let site = site(always);
         match self.find(index, line) {
-            // SAFETY: `find` points to a mapped element; T's granule is its size.
-            Some(at) => Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
+            Some(at) => {
+                // SAFETY: `find` points to a mapped element; T's granule is its size.
+                let before = unsafe { atomic::compare_exchange_at(at, current, new) };
+                self.wrote(index);
+                Ok(before)
+            }
             None => slowly(|to| self.exchange_if_slowly(index, (current, new), site, to)),
         }
     }
@@ -116,8 +128,12 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
                 self.reach(
                     call,
                     index,
-                    // SAFETY: a mapped element; T's granule is its size.
-                    |at| Ok(unsafe { atomic::compare_exchange_at(at, current, new) }),
+                    |at| {
+                        // SAFETY: a mapped element; T's granule is its size.
+                        let before = unsafe { atomic::compare_exchange_at(at, current, new) };
+                        self.wrote(index);
+                        Ok(before)
+                    },
                     |rank, offset| self.window.compare_exchange(rank, offset, current, new),
                 )
             })

@@ -88,7 +88,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let access = Access::write("scatter", Location::caller());
         self.note_all(access, indices.iter().copied())?;
         let mut elsewhere = Vec::new();
-        self.blocks(indices, &mut elsewhere, |at, addresses| {
+        let stored = self.blocks(indices, &mut elsewhere, |at, addresses| {
             for (&address, &value) in addresses.iter().zip(&values[at..]) {
                 if !address.is_null() {
                     // SAFETY: a mapped element of this array.
@@ -96,7 +96,9 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
                 }
             }
             Ok(())
-        })?;
+        });
+        self.wrote_all(indices);
+        stored?;
         Scatters::run(&self.window, elsewhere, values)
     }
 
@@ -273,11 +275,13 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         elsewhere: &mut Applies<'_, T>,
     ) -> Result<()> {
         let mut places = Vec::new();
-        self.blocks(indices, &mut places, |at, addresses| {
+        let applied = self.blocks(indices, &mut places, |at, addresses| {
             // SAFETY: null, or mapped elements of this array.
             unsafe { apply_block(op.atomic_op(), addresses, &values[at..]) };
             Ok(())
-        })?;
+        });
+        self.wrote_all(indices);
+        applied?;
         for place in places {
             elsewhere.push(place.rank, place.offset, values[place.at])?;
         }

@@ -23,6 +23,7 @@ mod request;
 mod rows;
 mod section;
 mod update;
+mod wake;
 
 pub use algorithm::{Iter, Real};
 pub use atomic::AtomicsView;
@@ -40,7 +41,7 @@ use crate::dist::{Layout, successor};
 use crate::element::{self, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::window::Window;
-use crate::world::{Call, Checks, Core, Memory, Team};
+use crate::world::{Asleep, Call, Checks, Core, Memory, Team};
 use halo::{Geometry, Halo};
 use index::index_at;
 use modes::Mode;
@@ -106,6 +107,8 @@ pub struct GlobalArray<T: Element, const D: usize = 1> {
     shadow: Option<Box<Shadow>>,
     /// Whether all goes the slow path: the job looks for races, or counts what it does.
     slow: bool,
+    /// What each write looks at. Used as long as `window`, which holds the bells it is of.
+    asleep: Asleep,
     window: Window,
     element: PhantomData<T>,
 }
@@ -225,6 +228,8 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         let halo = geometry.map(|geometry| geometry.of_rank(core.rank));
         let rows = (0..core.size).map(|_| Row::default()).collect();
         let (_, multiplier, shift) = layout.line();
+        // SAFETY: the bells stay as long as the window's core.
+        let asleep = unsafe { core.bells().asleep(window.id) };
         let mut array = Self {
             rows,
             open: 0,
@@ -237,6 +242,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             halo,
             shadow: None,
             slow: false,
+            asleep,
             window,
             element: PhantomData,
         };
@@ -393,6 +399,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             Some(at) => {
                 // SAFETY: `find` points to a mapped element of this array.
                 unsafe { element::store(at, value) };
+                self.wrote(index);
                 Ok(())
             }
             None => self.put_slowly(index, value, Location::caller()),
@@ -566,6 +573,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
         if let Some(at) = self.find_off_line(index, &self.mode) {
             // SAFETY: a mapped element of this array.
             unsafe { element::store(at, value) };
+            self.wrote(index);
             return Ok(());
         }
         self.mode.check_open("put")?;
@@ -576,6 +584,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             |at| {
                 // SAFETY: a mapped element of this array.
                 unsafe { element::store(at, value) };
+                self.wrote(index);
                 Ok(())
             },
             |rank, offset| self.window.put(rank, offset, value),

@@ -117,6 +117,11 @@ impl<T: Element> GlobalArray<T> {
         if let Some(to) = self.find_range(start, from.len()) {
             // SAFETY: so many mapped elements of one shard.
             unsafe { element::copy(to, from.as_ptr().cast(), size_of_val(from)) };
+            self.wrote_section([Slice {
+                start,
+                step: 1,
+                count: from.len(),
+            }]);
             return Ok(());
         }
         self.mode.check_open("put_range")?;

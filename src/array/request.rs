@@ -60,6 +60,7 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
             |at| {
                 // SAFETY: a mapped element of this array.
                 unsafe { element::store(at, value) };
+                self.wrote(index);
                 Ok(Request::done(self.core_of(), ()))
             },
             |rank, offset| {

@@ -189,17 +189,18 @@ impl<T: Element, const D: usize> GlobalArray<T, D> {
     /// Writes a section's elements, given in its row-major order.
     pub(super) fn store_section(&self, slices: [Slice; D], from: &[T]) -> Result<()> {
         let mut elsewhere = Writes::new(&self.window, from);
-        for patch in self.layout.patches(slices) {
-            match self.memory_of(patch.rank)? {
-                Some(base) => {
-                    for row in patch.rows() {
-                        // SAFETY: the row lies in that rank's mapped memory.
-                        unsafe { store_row(from, base, row) };
-                    }
-                }
-                None => elsewhere.patch(&patch)?,
+        let stored = self.layout.patches(slices).try_for_each(|patch| {
+            let Some(base) = self.memory_of(patch.rank)? else {
+                return elsewhere.patch(&patch);
+            };
+            for row in patch.rows() {
+                // SAFETY: the row lies in that rank's mapped memory.
+                unsafe { store_row(from, base, row) };
             }
-        }
+            Ok(())
+        });
+        self.wrote_section(slices);
+        stored?;
         elsewhere.finish()
     }
 }
@@ -215,12 +216,11 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
         let mut elsewhere = Applies::new(&self.window, op.atomic_op());
         let mut addresses = [std::ptr::null_mut(); BLOCK];
         let mut block = Vec::with_capacity(BLOCK);
-        for patch in self.layout.patches(slices) {
+        let applied = self.layout.patches(slices).try_for_each(|patch| {
             let Some(base) = self.memory_of(patch.rank)? else {
-                for row in patch.rows() {
-                    elsewhere.row(patch.rank, row, values)?;
-                }
-                continue;
+                return patch
+                    .rows()
+                    .try_for_each(|row| elsewhere.row(patch.rank, row, values));
             };
             for row in patch.rows() {
                 let mut k = 0;
@@ -235,7 +235,10 @@ impl<T: AtomicElement, const D: usize> GlobalArray<T, D> {
                     unsafe { apply_block(op.atomic_op(), &addresses[..block.len()], &block) };
                 }
             }
-        }
+            Ok(())
+        });
+        self.wrote_section(slices);
+        applied?;
         elsewhere.finish()
     }
 }

@@ -222,6 +222,11 @@ impl Worker {
         self.0.pumps().push(Pumped { pump, _kept: None });
     }
 
+    /// It goes on no more.
+    pub(crate) fn drop_pump(&self, pump: &Weak<dyn Pump>) {
+        self.0.retain_pumps(|other| !other.ptr_eq(pump));
+    }
+
     /// The same until there is nothing left to do. It must not keep this worker.
     pub(crate) fn keep_pump(&self, pump: Arc<dyn Pump>) {
         self.0.messages.fetch_add(1, Ordering::Relaxed);

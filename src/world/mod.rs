@@ -2,6 +2,7 @@
 #![doc = include_str!("README.md")]
 
 mod ask;
+mod bells;
 mod bootstrap;
 mod collective;
 mod control;
@@ -34,6 +35,7 @@ pub use request::Request;
 pub use team::{Grid, Team};
 
 pub(crate) use ask::{Asks, MemoryName, Places, Run, Work};
+pub(crate) use bells::{Asleep, Bells, Elements, Sleeper};
 pub(crate) use graves::{Grave, unmap};
 pub(crate) use peers::Peers;
 pub(crate) use pool::{Part, SLAB, SMALL};
@@ -367,6 +369,14 @@ impl Core {
     /// As [`Core::progress`] if there are messages under way; whether there are.
     pub(crate) fn help_messages(&self) -> Result<bool> {
         self.worker.help_messages()
+    }
+
+    /// Those of this node. They stay as long as this does.
+    pub(crate) fn bells(&self) -> &Bells {
+        match &self.parent {
+            Some(parent) => parent.bells(),
+            None => self.engine.bells(),
+        }
     }
 
     /// The longest that one wait may take.

@@ -22,13 +22,13 @@
 
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
+use super::bells::Bells;
 use super::signature::{Call, History, Place, Signature};
 use crate::element;
 use crate::error::Result;
 use crate::ucx::{MemoryHandle, RemoteKey};
 use crate::wait::{Limits, Patience, sleep_on, wake_all};
 use bytemuck::{Pod, Zeroable};
-use rustix::thread::futex;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -60,8 +60,8 @@ pub(super) enum Verdict {
     Late = 3,
 }
 
-// The block: a line for the release, one for the bell, two for each member's entry, then the
-// members' slots, then the result. A line is a cache line:
+// The block: a line for the release, one for the bell, two for each member's entry, then the bells
+// of those who wait for elements, then the members' slots, then the result. A line is a cache line:
 //
 //   release line   flag, sleepers (u32 each) | Released | inline result
 //   bell line      bell, leader sleeps, members that sleep on an entry's flag (u32 each)
@@ -108,15 +108,21 @@ impl Arrived {
 
 const _: () = assert!(HEADER + size_of::<Arrived>() <= INLINE_AT);
 const _: () = assert!(size_of::<Place>() <= LINE);
+const _: () = assert!(align_of::<Bells>() == LINE);
 
 /// Bytes of the lines of a block for `members`.
 fn lines(members: usize) -> usize {
     (2 + 2 * members * ENTRIES as usize) * LINE
 }
 
+/// Where the slots are.
+fn slots(members: usize) -> usize {
+    lines(members) + size_of::<Bells>()
+}
+
 /// Eight-byte words that a block for `members` needs.
 pub(super) fn words(members: usize) -> usize {
-    (lines(members) + members * SLOT + RESULT) / 8
+    (slots(members) + members * SLOT + RESULT) / 8
 }
 
 /// Whether a meeting is over when the last release was of meeting `seen`.
@@ -165,13 +171,15 @@ impl Block {
 
     fn new(base: NonNull<u8>, len: usize, members: usize, me: usize, keep: Keep) -> Option<Self> {
         let fits = base.addr().get().is_multiple_of(LINE) && len >= words(members) * 8;
-        fits.then_some(Self {
+        let block = fits.then_some(Self {
             base,
             members,
             me,
             sites: Default::default(),
             keep,
-        })
+        })?;
+        block.bells().join();
+        Some(block)
     }
 
     /// The memory it is in, on the leader.
@@ -192,6 +200,13 @@ impl Block {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// For those who wait for elements.
+    pub(super) fn bells(&self) -> &Bells {
+        // SAFETY: inside the block, aligned, zero when made, only ever accessed through its
+        // atomics, alive as long as `self`.
+        unsafe { &*self.at(lines(self.members)).cast::<Bells>() }
+    }
+
     /// Where the entry of `member` for meeting `sequence` is.
     fn entry(&self, member: usize, sequence: u32) -> usize {
         let entry = member * ENTRIES as usize + (sequence % ENTRIES) as usize;
@@ -199,11 +214,11 @@ impl Block {
     }
 
     fn slot_data(&self, member: usize) -> *mut u8 {
-        self.at(lines(self.members) + member * SLOT)
+        self.at(slots(self.members) + member * SLOT)
     }
 
     fn result_data(&self) -> *mut u8 {
-        self.at(lines(self.members) + self.members * SLOT)
+        self.at(slots(self.members) + self.members * SLOT)
     }
 
     /// The flag at `offset`, which is only ever accessed as an atomic.
@@ -226,6 +241,7 @@ impl Block {
         self.flag(LINE)
     }
 
+    /// Threads of the leader that do.
     fn leader_sleeps(&self) -> &AtomicU32 {
         self.flag(LINE + 4)
     }
@@ -315,13 +331,17 @@ impl Block {
         let flag = self.entry_flag(self.me, sequence);
         // SeqCst: the flag must be visible before the sleepers are looked for, see `wait_members`.
         flag.store(sequence, Ordering::SeqCst);
-        if self.leader_sleeps().load(Ordering::SeqCst) != 0 {
-            self.bell().fetch_add(1, Ordering::SeqCst);
-            // Only fails for addresses that are not mapped.
-            let _ = futex::wake(self.bell(), futex::Flags::empty(), 1);
-        }
+        self.wake_leader();
         if self.watchers().load(Ordering::SeqCst) != 0 {
             wake_all(flag);
+        }
+    }
+
+    /// After something that a thread of the leader may wait for.
+    fn wake_leader(&self) {
+        if self.leader_sleeps().load(Ordering::SeqCst) != 0 {
+            self.bell().fetch_add(1, Ordering::SeqCst);
+            wake_all(self.bell());
         }
     }
 
@@ -342,6 +362,29 @@ impl Block {
         sequence.is_multiple_of(WAIT_EVERY)
     }
 
+    /// Sleeps until meeting `sequence`, to which this rank has come, may have gone on: until it is
+    /// released or, on the leader, another member comes. For `nap` at most.
+    pub(super) fn sleep_in(&self, sequence: u32, nap: Duration) {
+        let flag = self.release_flag();
+        if self.me == 0 {
+            self.leader_sleeps().fetch_add(1, Ordering::SeqCst);
+            let heard = self.bell().load(Ordering::SeqCst);
+            if !is_over(sequence, flag.load(Ordering::SeqCst))
+                && self.absent(sequence).next().is_some()
+            {
+                sleep_on(self.bell(), heard, nap);
+            }
+            self.leader_sleeps().fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        self.sleepers().fetch_add(1, Ordering::SeqCst);
+        let seen = flag.load(Ordering::SeqCst);
+        if !is_over(sequence, seen) {
+            sleep_on(flag, seen, nap);
+        }
+        self.sleepers().fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// The leader's step 2, first half: waits until every member has arrived.
     /// `help` lets messages of this rank go on, which others may wait for before they come; whether
     /// there are any. `stuck` says whether a member that has not come cannot come.
@@ -360,12 +403,12 @@ impl Block {
                 if let Some(nap) = nap {
                     stuck(member)?;
                     let nap = if helped { nap.min(SHORT_NAP) } else { nap };
-                    self.leader_sleeps().store(1, Ordering::SeqCst);
+                    self.leader_sleeps().fetch_add(1, Ordering::SeqCst);
                     let heard = self.bell().load(Ordering::SeqCst);
                     if flag.load(Ordering::SeqCst) != sequence {
                         sleep_on(self.bell(), heard, nap);
                     }
-                    self.leader_sleeps().store(0, Ordering::SeqCst);
+                    self.leader_sleeps().fetch_sub(1, Ordering::SeqCst);
                 }
             }
         }
@@ -492,6 +535,8 @@ impl Block {
         if self.sleepers().load(Ordering::SeqCst) != 0 {
             wake_all(self.release_flag());
         }
+        // Another thread, which waits for this meeting, too.
+        self.wake_leader();
     }
 
     /// A member's step 3: waits for the result and passes it to `read`.

@@ -6,6 +6,8 @@
 //! aggregated requests: see [`Desk`]. See the folder's README.
 
 use super::ask::Desk;
+use super::bells::Bells;
+use super::node::Block;
 use crate::error::Result;
 use crate::ucx::Worker;
 use std::sync::Arc;
@@ -28,11 +30,18 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn start(worker: Worker, mut desk: Desk) -> Result<Self> {
+    /// `block`: the node's, if there is one.
+    pub(super) fn start(worker: Worker, mut desk: Desk, block: Option<Arc<Block>>) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = super::spawn("pgas-progress", {
             let (worker, stop) = (worker.clone(), stop.clone());
-            move || serve(&worker, &mut desk, &stop)
+            move || {
+                let bells = match &block {
+                    Some(block) => block.bells(),
+                    None => Bells::of_this_process(),
+                };
+                serve(&worker, &mut desk, bells, &stop);
+            }
         })?;
         Ok(Self {
             worker,
@@ -42,12 +51,16 @@ impl Service {
     }
 }
 
-fn serve(worker: &Worker, desk: &mut Desk, stop: &AtomicBool) {
+fn serve(worker: &Worker, desk: &mut Desk, bells: &Bells, stop: &AtomicBool) {
     let mut last = Instant::now();
     while !stop.load(Ordering::Acquire) {
         let moved = worker.progress();
         match moved.and_then(|moved| Ok(desk.work()? | moved)) {
-            Ok(true) => last = Instant::now(),
+            Ok(true) => {
+                // It may have been a put.
+                bells.ring_all();
+                last = Instant::now();
+            }
             Ok(false) if last.elapsed() < POLL_FOR => std::thread::yield_now(),
             // Nothing for a while: sleep until UCX's descriptor says otherwise. Should it fail,
             // peers see it as an operation that does not complete.

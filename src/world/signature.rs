@@ -19,6 +19,7 @@ pub(crate) enum Call {
     Reduce,
     Scan,
     Arg,
+    ArgSlice,
     Gather,
     Scatter,
     AllToAll,
@@ -40,7 +41,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 27] = [
         Self::Barrier,
         Self::IBarrier,
         Self::Broadcast,
@@ -49,6 +50,7 @@ impl Call {
         Self::Reduce,
         Self::Scan,
         Self::Arg,
+        Self::ArgSlice,
         Self::Gather,
         Self::Scatter,
         Self::AllToAll,
@@ -198,6 +200,7 @@ impl fmt::Display for Signature {
             Call::Scan if self.detail & EXCLUSIVE != 0 => write!(f, "exscan of {}", self.what()),
             Call::Scan => write!(f, "scan of {}", self.what()),
             Call::Arg => write!(f, "arg_min or arg_max"),
+            Call::ArgSlice => write!(f, "arg_min_slice or arg_max_slice"),
             Call::Gather => write!(f, "gather to rank {}", self.detail),
             Call::Scatter => write!(f, "scatter from rank {}", self.detail),
             Call::AllToAll if self.detail & OBJECTS != 0 => {

@@ -373,7 +373,7 @@ impl Core {
             engine: Engine::new(
                 peers.clone(),
                 nodes.clone(),
-                block,
+                block.map(Arc::new),
                 rank,
                 team,
                 self.races.clone(),

@@ -21,7 +21,8 @@ type Result<T> = std::result::Result<T, String>;
 const USAGE: &str = "\
 usage:
   cargo xtask demo                          the heat stencil on 4 ranks, in release
-  cargo xtask test [--only LEG] [FILTER]    all tests; legs: default, posix, tcp, ucx-1.22, hosts, engines
+  cargo xtask test [--only LEG] [FILTER]    all tests; legs: default, posix, tcp, posix-cma, ucx-1.22,
+                                            ucx-1.22-posix, ucx-1.22-tcp, hosts, engines
   cargo xtask setup                         only finds UCX and the tools of the tests, or installs them";
 
 fn main() -> ExitCode {

@@ -32,8 +32,14 @@ enum Leg {
     Posix,
     /// As between two machines: UCX emulates one-sided access, a progress thread must help.
     Tcp,
+    /// Shared memory, and the system call by which UCX copies between processes.
+    PosixCma,
     /// The same binaries on a newer UCX.
     Ucx122,
+    /// The newer UCX on shared memory only.
+    Ucx122Posix,
+    /// The newer UCX as between two machines.
+    Ucx122Tcp,
     /// Ranks on several hosts: the launcher's own tests through agents, and those that need real hosts, in name spaces.
     /// Needs root.
     Hosts,
@@ -42,11 +48,14 @@ enum Leg {
 }
 
 impl Leg {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 9] = [
         Self::Default,
         Self::Posix,
         Self::Tcp,
+        Self::PosixCma,
         Self::Ucx122,
+        Self::Ucx122Posix,
+        Self::Ucx122Tcp,
         Self::Hosts,
         Self::Engines,
     ];
@@ -56,26 +65,45 @@ impl Leg {
             Self::Default => "default",
             Self::Posix => "posix",
             Self::Tcp => "tcp",
+            Self::PosixCma => "posix-cma",
             Self::Ucx122 => "ucx-1.22",
+            Self::Ucx122Posix => "ucx-1.22-posix",
+            Self::Ucx122Tcp => "ucx-1.22-tcp",
             Self::Hosts => "hosts",
             Self::Engines => "engines",
         }
     }
 
+    /// Which transports UCX may use, if not all.
+    fn transports(self) -> Option<&'static str> {
+        match self {
+            Self::Default | Self::Ucx122 | Self::Hosts | Self::Engines => None,
+            Self::Posix | Self::Ucx122Posix => Some("posix,self"),
+            Self::Tcp | Self::Ucx122Tcp => Some("tcp,self"),
+            Self::PosixCma => Some("posix,cma,self"),
+        }
+    }
+
+    fn is_on_newer_ucx(self) -> bool {
+        matches!(self, Self::Ucx122 | Self::Ucx122Posix | Self::Ucx122Tcp)
+    }
+
+    /// Whether only what matters most is run: UCX's other version, and each of the transports, have
+    /// a leg of all tests.
+    fn is_short(self) -> bool {
+        matches!(self, Self::PosixCma | Self::Ucx122Posix | Self::Ucx122Tcp)
+    }
+
     /// What to set in the environment of tests and ranks.
     fn environment(self) -> Result<Vec<(&'static str, OsString)>> {
-        Ok(match self {
-            Self::Default | Self::Hosts | Self::Engines => vec![],
-            Self::Posix => vec![("UCX_TLS", "posix,self".into())],
-            Self::Tcp => vec![("UCX_TLS", "tcp,self".into())],
-            Self::Ucx122 => {
-                let wheel = ucx_wheel::wheel()?;
-                vec![
-                    ("LD_LIBRARY_PATH", wheel.libraries.into()),
-                    ("ABI_HEADERS", wheel.headers.into()),
-                ]
-            }
-        })
+        let mut environment = Vec::new();
+        environment.extend(self.transports().map(|names| ("UCX_TLS", names.into())));
+        if self.is_on_newer_ucx() {
+            let wheel = ucx_wheel::wheel()?;
+            environment.push(("LD_LIBRARY_PATH", wheel.libraries.into()));
+            environment.push(("ABI_HEADERS", wheel.headers.into()));
+        }
+        Ok(environment)
     }
 }
 
@@ -143,7 +171,11 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
     let environment = leg.environment()?;
     let mut tests = cargo();
     tests.args(TEST).arg("--no-fail-fast");
-    if leg != Leg::Default {
+    if leg.is_short() {
+        for name in SHORT {
+            tests.args(["--test", name]);
+        }
+    } else if leg != Leg::Default {
         // What runs on UCX: not the launcher's tests, nor those in the documentation. Chosen by
         // name, as with fewer packages cargo would choose other features and build all anew.
         tests.arg("--lib");
@@ -162,12 +194,31 @@ fn run_leg(leg: Leg, filter: Option<&str>) -> Result<()> {
     if leg == Leg::Default {
         run(cargo().args(TEST_ZARR).args(filter), BUILD)?;
     }
+    if leg.is_on_newer_ucx() {
+        says_newer_ucx(&environment)?;
+    }
+    if leg.is_short() {
+        return Ok(());
+    }
     if filter.is_some() {
         eprintln!("xtask: the examples are not run when there is a FILTER");
         return Ok(());
     }
-    run_examples(leg, &environment)
+    run_examples(&environment)
 }
+
+/// What the legs run that are not of all tests: what each transport could do otherwise.
+const SHORT: [&str; 9] = [
+    "array",
+    "busy",
+    "collectives",
+    "messages",
+    "ordering",
+    "remote_key",
+    "soundness",
+    "sync",
+    "wait_until",
+];
 
 /// Tests that say themselves over which transports they run, so once on each UCX will do.
 const OWN_TRANSPORTS: [&str; 2] = ["large", "numbers"];
@@ -206,31 +257,36 @@ fn run_engines(filter: Option<&str>) -> Result<()> {
     run(tests.env("OPEN_MPI_5", open_mpi_5), TESTS)
 }
 
-/// Runs every file of `examples/` on 4 ranks; each checks its own result.
-fn run_examples(leg: Leg, environment: &[(&str, OsString)]) -> Result<()> {
+/// An example on 4 ranks, with its parameters.
+fn example(words: &[&str], environment: &[(&str, OsString)]) -> Command {
     let debug = target().join("debug");
-    let example = |words: &[&str]| {
-        let mut command = Command::new(debug.join("ucxrun"));
-        command
-            .args(["-n", "4"])
-            .arg(debug.join("examples").join(words[0]))
-            .args(&words[1..])
-            .envs(environment.iter().cloned())
-            .current_dir(root());
-        command
-    };
-    if leg == Leg::Ucx122 {
-        // Otherwise this leg could pass on the system's UCX.
-        let mut hello = example(&["hello"]);
-        let said = output_of(&mut hello).unwrap_or_default();
-        if said.matches(ucx_wheel::VERSION).count() != 4 {
-            return Err(format!(
-                "`{}` does not say UCX {} four times:\n{said}",
-                describe(&hello),
-                ucx_wheel::VERSION
-            ));
-        }
+    let mut command = Command::new(debug.join("ucxrun"));
+    command
+        .args(["-n", "4"])
+        .arg(debug.join("examples").join(words[0]))
+        .args(&words[1..])
+        .envs(environment.iter().cloned())
+        .current_dir(root());
+    command
+}
+
+/// Otherwise a leg on the newer UCX could pass on the system's.
+fn says_newer_ucx(environment: &[(&str, OsString)]) -> Result<()> {
+    let mut hello = example(&["hello"], environment);
+    let said = output_of(&mut hello).unwrap_or_default();
+    if said.matches(ucx_wheel::VERSION).count() == 4 {
+        return Ok(());
     }
+    Err(format!(
+        "`{}` does not say UCX {} four times:\n{said}",
+        describe(&hello),
+        ucx_wheel::VERSION
+    ))
+}
+
+/// Runs every file of `examples/` on 4 ranks; each checks its own result.
+fn run_examples(environment: &[(&str, OsString)]) -> Result<()> {
+    let example = |words: &[&str]| example(words, environment);
     for name in rust_files("examples")? {
         // Small sizes: this is not the release build, and tcp is slow at many single operations.
         match name.as_str() {

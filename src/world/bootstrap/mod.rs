@@ -327,7 +327,7 @@ fn assemble(
     let neighbours = machine.mine().to_vec();
     let mapped = bootstrap.gather(&(alone || block.is_some()), timeout)?;
     let nodes = nodes_of(&machines, &mapped, rank);
-    let block = block.filter(|_| nodes.mine().len() > 1);
+    let block = block.filter(|_| nodes.mine().len() > 1).map(Arc::new);
 
     let (mut service, mut served) = (None, None);
     if nodes.count() > 1 {
@@ -335,7 +335,7 @@ fn assemble(
         let address = serving.address()?.to_bytes();
         let memory = served.insert(Arc::new(Served::default())).clone();
         let desk = Desk::new(serving.clone(), addresses, memory);
-        service = Some(Service::start(serving, desk)?);
+        service = Some(Service::start(serving, desk, block.clone())?);
         peers.serve_at(bootstrap.gather(&address, timeout)?);
     }
 

@@ -59,6 +59,20 @@ impl Team {
             return all.map_or(Ok(()), |all| vectors.take(0, bytemuck::cast_slice(&all)));
         }
         let _turn = core.turn()?;
+        self.reduce_in_turn(&signature, root, vectors, op)
+    }
+
+    /// A reduction by an operator that commutes, or of nodes whose ranks follow each other. The
+    /// caller has the [`turn`](Core::turn).
+    fn reduce_in_turn<T: Element>(
+        &self,
+        signature: &Signature,
+        root: Option<usize>,
+        mut vectors: Vectors<'_, T>,
+        op: &impl Combine<T>,
+    ) -> Result<()> {
+        let core = &self.core;
+        let values = vectors.values();
         let bytes = size_of_val(values);
         if bytes <= SMALL {
             let mine = bytemuck::cast_slice::<T, u8>(values).to_vec();
@@ -67,19 +81,19 @@ impl Team {
             let combine = engine::Combine::Reduce(&combine);
             return core
                 .engine
-                .exchange(&signature, &mine, &combine, |all| vectors.take(0, all))?;
+                .exchange(signature, &mine, &combine, |all| vectors.take(0, all))?;
         }
         // Of two ranks only one has something to do, while the other shows the next window.
         let pair = core.size == 2 && core.is_one_node();
         let mut show = Reducing {
             core,
-            signature: &signature,
+            signature,
             part: core.next_part(),
             vectors,
             op,
             alone: root.filter(|_| pair),
         };
-        core.staged(&signature, First::Meet, (bytes, size_of::<T>()), &mut show)
+        core.staged(signature, First::Meet, (bytes, size_of::<T>()), &mut show)
     }
 
     /// The values of all ranks combined by `op`, on rank `root`; None on others. As
@@ -269,6 +283,46 @@ impl Team {
     #[track_caller]
     pub fn arg_max<T: Number>(&self, value: T) -> Result<(T, usize)> {
         self.arg(value, Op::Max)
+    }
+
+    /// Element by element, the smallest value of all ranks; returns the lowest rank that has it, for
+    /// each element. Lengths must agree. As [`Team::arg_min`].
+    ///
+    /// # Errors
+    /// As [`Team::barrier`]. On error `values` is unchanged or partly combined, each element whole.
+    #[track_caller]
+    #[doc(alias = "MPI_MINLOC")]
+    pub fn arg_min_slice<T: Number>(&self, values: &mut [T]) -> Result<Vec<usize>> {
+        self.arg_slice(values, Op::Min)
+    }
+
+    /// Element by element, the largest value of all ranks; returns the lowest rank that has it, for
+    /// each element. Lengths must agree. As [`Team::arg_max`].
+    ///
+    /// # Errors
+    /// As [`Team::barrier`]. On error `values` is unchanged or partly combined, each element whole.
+    #[track_caller]
+    #[doc(alias = "MPI_MAXLOC")]
+    pub fn arg_max_slice<T: Number>(&self, values: &mut [T]) -> Result<Vec<usize>> {
+        self.arg_slice(values, Op::Max)
+    }
+
+    /// Two reductions: of the values, then of the ranks that have the best ones.
+    #[track_caller]
+    fn arg_slice<T: Number>(&self, values: &mut [T], op: Op) -> Result<Vec<usize>> {
+        let mine = values.to_vec();
+        let of_values = signature::<T>(Call::ArgSlice, &op, mine.len());
+        let of_ranks = signature::<u64>(Call::ArgSlice, &op, mine.len());
+        let _turn = self.core.turn()?;
+        self.reduce_in_turn(&of_values, None, Vectors::InPlace(values), &op)?;
+        let rank = |(mine, best): (&T, &T)| match better(op, *best, *mine) {
+            true => u64::MAX,
+            false => self.rank() as u64,
+        };
+        let mut ranks: Vec<u64> = mine.iter().zip(&*values).map(rank).collect();
+        self.reduce_in_turn(&of_ranks, None, Vectors::InPlace(&mut ranks), &Op::Min)?;
+        let to_usize = |rank| usize::try_from(rank).unwrap_or(usize::MAX);
+        Ok(ranks.into_iter().map(to_usize).collect())
     }
 
     #[track_caller]

@@ -57,6 +57,14 @@ impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.meetings.is_empty()
     }
+
+    /// The number of the meeting that this rank has come to and that is not over.
+    fn come_to(&self) -> Option<u32> {
+        match self.meetings.front()?.stage {
+            Stage::Come(sequence) => Some(sequence),
+            Stage::Called | Stage::Tree(..) => None,
+        }
+    }
 }
 
 impl Engine {
@@ -87,13 +95,28 @@ impl Engine {
             if state.deferred.is_empty() {
                 break;
             }
+            // Others may wait for a message of this rank before they come.
+            let helps = self.peers.worker().help_messages()?;
             match patience.pause(&self.limits) {
                 Ok(None) => {}
-                Ok(Some(nap)) => self.peers.worker().sleep(nap.min(NAP))?,
+                Ok(Some(nap)) => self.sleep_in(state.deferred.come_to(), helps, nap)?,
                 Err(error) => return Err(self.too_long(state, error)),
             }
         }
         Ok(())
+    }
+
+    /// Sleeps until meeting `sequence`, to which this rank has come, may have gone on; for `nap` at
+    /// most. `helps` says whether messages are under way, too.
+    fn sleep_in(&self, sequence: Option<u32>, helps: bool, nap: Duration) -> Result<()> {
+        match (&self.block, sequence) {
+            (Some(block), Some(sequence)) if self.nodes.count() == 1 => {
+                block.sleep_in(sequence, if helps { nap.min(NAP) } else { nap });
+                Ok(())
+            }
+            // Members are told through memory, leaders by messages.
+            _ => self.peers.worker().sleep(nap.min(NAP)),
+        }
     }
 
     /// Why the first deferred meeting is not over; there are none after that.
@@ -162,7 +185,7 @@ impl Engine {
                     }));
                 }
             }
-            let block = self.block.as_ref();
+            let block = self.block.as_deref();
             let trouble = block
                 .and_then(|block| self.disagreement(block, number))
                 .map(Trouble::mismatch);
@@ -334,24 +357,27 @@ impl Pending<()> for Arc<Deferred> {
 
     fn wait(self: Box<Self>) -> Result<()> {
         let engine = &self.core.engine;
+        // It is pushed on here, and is not what others would have to help.
+        let pump: Arc<dyn Pump> = (*self).clone();
+        engine.peers.worker().drop_pump(&Arc::downgrade(&pump));
         let mut patience = engine.patience_with(2 * engine.levels() + 2);
         loop {
-            let outcome = {
+            let (outcome, sequence) = {
                 let state = engine.state.lock();
                 let mut state = state.unwrap_or_else(PoisonError::into_inner);
                 if let Some(error) = &state.broken {
                     return Err(error.clone());
                 }
                 engine.push_on(&mut state)?;
-                self.outcome(&mut state)
+                (self.outcome(&mut state), state.deferred.come_to())
             };
             if let Some(outcome) = outcome {
                 return outcome.and_then(|()| self.hear());
             }
-            engine.peers.worker().help_messages()?;
+            let helps = engine.peers.worker().help_messages()?;
             match patience.pause(&engine.limits) {
                 Ok(None) => {}
-                Ok(Some(nap)) => engine.peers.worker().sleep(nap.min(NAP))?,
+                Ok(Some(nap)) => engine.sleep_in(sequence, helps, nap)?,
                 Err(error) => {
                     let state = engine.state.lock();
                     let mut state = state.unwrap_or_else(PoisonError::into_inner);

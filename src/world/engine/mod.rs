@@ -12,6 +12,7 @@ mod one_way;
 
 pub(super) use deferred::Deferred;
 
+use super::bells::Bells;
 use super::node::{Block, Verdict};
 use super::peers::{Nodes, Peers, Tree};
 use super::races::Races;
@@ -50,7 +51,7 @@ pub(super) struct Engine {
     peers: Peers,
     nodes: Arc<Nodes>,
     /// None on a node of one rank.
-    block: Option<Block>,
+    block: Option<Arc<Block>>,
     rank: usize,
     /// Tells the messages of teams apart.
     team: u32,
@@ -181,7 +182,7 @@ impl Engine {
     pub(super) fn new(
         peers: Peers,
         nodes: Arc<Nodes>,
-        block: Option<Block>,
+        block: Option<Arc<Block>>,
         rank: usize,
         team: u32,
         races: Option<Arc<Races>>,
@@ -210,7 +211,15 @@ impl Engine {
 
     /// The memory of the node's meeting block, on its leader.
     pub(super) fn block_memory(&self) -> Option<MemoryHandle> {
-        self.block.as_ref().and_then(Block::memory)
+        self.block.as_ref().and_then(|block| block.memory())
+    }
+
+    /// For those of this node who wait for elements.
+    pub(super) fn bells(&self) -> &Bells {
+        match &self.block {
+            Some(block) => block.bells(),
+            None => Bells::of_this_process(),
+        }
     }
 
     /// A message is sent under the team's tags.
@@ -282,7 +291,7 @@ impl Engine {
         combine: &Combine<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        let (number, block) = (state.next(), self.block.as_ref());
+        let (number, block) = (state.next(), self.block.as_deref());
         let what = || format!("in {signature}{}", signature.place());
         let meeting = || match block {
             Some(block) if self.nodes.my_place() != 0 => {

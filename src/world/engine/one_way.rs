@@ -85,7 +85,7 @@ impl Engine {
     /// The block in which all ranks of the team meet, if they meet in one.
     fn block_of_all(&self) -> Option<&Block> {
         let one_node = self.nodes.count() == 1 && self.races.is_none();
-        self.block.as_ref().filter(|_| one_node)
+        self.block.as_deref().filter(|_| one_node)
     }
 
     /// Waits for the root, and compares.
