@@ -32,6 +32,9 @@ const LOOKS_OF_PROGRESS: u32 = 25;
 static YIELD_FOR: AtomicU32 = AtomicU32::new(1000);
 /// A part of that where the network is waited for.
 const YIELD_FOR_NETWORK: u32 = 10;
+/// In waits for ranks of the same node: so many times the core is given away before the clock and
+/// the limits are looked at again.
+const UNWATCHED: u32 = 7;
 /// `PGAS_NAP`: milliseconds of the longest single sleep: how soon a sleeper notices a failure or
 /// its deadline.
 static NAP: AtomicU32 = AtomicU32::new(50);
@@ -79,6 +82,8 @@ pub(crate) struct Patience<'a> {
     /// How much longer than the limit.
     grace: Duration,
     yield_for: Duration,
+    /// How often to yield before the clock is looked at again, and how often that is at most.
+    unwatched: (u32, u32),
     /// Called once if it takes long.
     tell: Option<&'a dyn Fn(Duration)>,
 }
@@ -93,6 +98,7 @@ impl<'a> Patience<'a> {
             yield_for: Duration::from_micros(u64::from(
                 YIELD_FOR.load(Ordering::Relaxed) / YIELD_FOR_NETWORK,
             )),
+            unwatched: (0, 0),
             tell: None,
         }
     }
@@ -109,6 +115,7 @@ impl<'a> Patience<'a> {
         Self {
             spins: looks(),
             yield_for: Duration::from_micros(YIELD_FOR.load(Ordering::Relaxed).into()),
+            unwatched: (0, UNWATCHED),
             ..Self::new()
         }
     }
@@ -133,6 +140,13 @@ impl<'a> Patience<'a> {
             self.spins -= 1;
             return Ok(None);
         }
+        let (left, most) = &mut self.unwatched;
+        if *left > 0 {
+            *left -= 1;
+            std::thread::yield_now();
+            return Ok(None);
+        }
+        *left = *most;
         let since = *self.since.get_or_insert_with(Instant::now);
         limits.check()?;
         let waited = since.elapsed();
@@ -148,6 +162,7 @@ impl<'a> Patience<'a> {
             std::thread::yield_now();
             return Ok(None);
         }
+        self.unwatched.0 = 0;
         let notice = Duration::from_secs(NOTICE.load(Ordering::Relaxed).into());
         if !notice.is_zero()
             && waited >= notice

@@ -14,6 +14,7 @@
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
 use super::direct::{BITS, Claims, Gone, Peer, Place};
+use crate::cores;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{MemoryHandle, Pump, RemoteKey, SerializedRemoteKey};
 use crate::wait::{Patience, sleep_on, wake_all};
@@ -532,6 +533,10 @@ impl<C: AsRef<[u8]>> Outgoing<C> {
         while self.course.next < self.course.lane.end && !self.write(core)? {
             if !self.fill() {
                 return Ok(false);
+            }
+            if self.course.next == 1 && cores::own() == 0 {
+                // A receiver that waits, but on this core, can make its offer.
+                std::thread::yield_now();
             }
         }
         Ok(self.course.is_over())
