@@ -200,7 +200,14 @@ impl Control {
             broken: false,
             leaving: false,
         };
-        match control.receive(Some(deadline))? {
+        // What is told to all ranks may overtake the answer, and is told again after it.
+        let answer = loop {
+            match control.receive(Some(deadline))? {
+                Some(ToRank::PeerLost { .. }) => {}
+                answer => break answer,
+            }
+        };
+        match answer {
             Some(ToRank::Joined) => {
                 timeouts(&control.link.stream, None)?;
                 Ok(control)

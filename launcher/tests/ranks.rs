@@ -209,7 +209,11 @@ fn others_leave_without_a_rank_that_failed() {
         let out = ended.out();
         let words = ["last", "left"];
         let lines: Vec<_> = out.lines().filter(|line| words.contains(line)).collect();
-        assert_eq!(lines, ["last", "left", "left", "left"], "{failing}");
+        assert_eq!(
+            lines,
+            ["last", "left", "left", "left"],
+            "{failing}: {ended}"
+        );
     }
 }
 
