@@ -52,15 +52,24 @@ impl Engine {
     ) -> String {
         let ranks: Vec<_> = block
             .absent(sequence)
-            .map(|member| {
-                let rank = number(self.nodes.mine()[member]);
-                match block.last_seen(member, sequence) {
-                    Some((last, place)) => format!("{rank} (last seen in {last}{place})"),
-                    None => rank.to_string(),
-                }
-            })
+            .map(|member| self.member_text(block, sequence, member, &number))
             .collect();
         ranks.join(", ")
+    }
+
+    /// One that has not come.
+    pub(super) fn member_text(
+        &self,
+        block: &Block,
+        sequence: u32,
+        member: usize,
+        number: impl Fn(usize) -> usize,
+    ) -> String {
+        let rank = number(self.nodes.mine()[member]);
+        match block.last_seen(member, sequence) {
+            Some((last, place)) => format!("{rank} (last seen in {last}{place})"),
+            None => rank.to_string(),
+        }
     }
 
     /// Says once on standard error that this process waits for somebody.
@@ -92,11 +101,16 @@ impl Engine {
             return error.context(signature);
         }
         let ranks = self.absent_text(block, sequence, |rank| rank);
-        let limit = self.limits.timeout().unwrap_or_default();
         let who = match ranks.as_str() {
             "" => "other nodes".to_string(),
             ranks => format!("rank {ranks}"),
         };
+        self.late(signature, &who)
+    }
+
+    /// Somebody did not come in time.
+    pub(super) fn late(&self, signature: &Signature, who: &str) -> Error {
+        let limit = self.limits.timeout().unwrap_or_default();
         Error::new(
             ErrorKind::Timeout,
             format!("{signature}: {who} did not come within {limit:?}"),

@@ -5,7 +5,7 @@
 //! each other: until then everybody's calls are kept ([`Block`]). Those who wait for the bytes
 //! compare at once.
 
-use super::{Engine, Number};
+use super::{Engine, Number, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::Patience;
 use crate::world::node::{Block, INLINE};
@@ -44,12 +44,7 @@ impl Engine {
             Ok(state) => state,
             Err(error) => return Some(Err(error)),
         };
-        if Block::all_wait_in(state.sequence.wrapping_add(1)) {
-            return None;
-        }
-        let number = state.next();
-        block.arrive_one_way(number.this, signature, mine);
-        state.history.add(signature);
+        let number = come(&mut state, block, signature, mine)?;
         if root == self.nodes.my_place() {
             return Some(Ok(read(mine)));
         }
@@ -74,12 +69,7 @@ impl Engine {
         let Ok(mut state) = self.begin(signature) else {
             return true;
         };
-        if Block::all_wait_in(state.sequence.wrapping_add(1)) {
-            return false;
-        }
-        block.arrive_one_way(state.next().this, signature, &[]);
-        state.history.add(signature);
-        true
+        come(&mut state, block, signature, &[]).is_some()
     }
 
     /// The block in which all ranks of the team meet, if they meet in one.
@@ -97,16 +87,9 @@ impl Engine {
         root: usize,
     ) -> Result<()> {
         let sequence = number.this;
-        let rank = |number: &dyn Fn(usize) -> usize| {
-            let rank = number(self.nodes.mine()[root]);
-            match block.last_seen(root, sequence) {
-                Some((last, place)) => format!("rank {rank} (last seen in {last}{place})"),
-                None => format!("rank {rank}"),
-            }
-        };
         let tell = |waited| {
-            let root = rank(&|rank| self.peers.world_rank(rank));
-            self.tell(waited, signature, &root);
+            let root = self.member_text(block, sequence, root, |rank| self.peers.world_rank(rank));
+            self.tell(waited, signature, &format!("rank {root}"));
         };
         let patience = Patience::for_neighbours().telling(&tell);
         let come = block.wait_root(
@@ -118,12 +101,8 @@ impl Engine {
         );
         come.map_err(|error| match error.kind() {
             ErrorKind::Timeout => {
-                let limit = self.limits.timeout().unwrap_or_default();
-                let text = format!(
-                    "{signature}: {} did not come within {limit:?}",
-                    rank(&|rank| rank)
-                );
-                Error::new(ErrorKind::Timeout, text)
+                let root = self.member_text(block, sequence, root, |rank| rank);
+                self.late(signature, &format!("rank {root}"))
             }
             _ => error.context(signature),
         })?;
@@ -212,6 +191,17 @@ impl Engine {
             )
         })
     }
+}
+
+/// This rank comes to the next meeting as a one-way one; None if it must wait in it.
+fn come(state: &mut State, block: &Block, signature: &Signature, mine: &[u8]) -> Option<Number> {
+    if Block::all_wait_in(state.sequence.wrapping_add(1)) {
+        return None;
+    }
+    let number = state.next();
+    block.arrive_one_way(number.this, signature, mine);
+    state.history.add(signature);
+    Some(number)
 }
 
 /// The meetings after `since`, up to `last`.

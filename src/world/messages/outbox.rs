@@ -411,6 +411,12 @@ impl Course {
         }
     }
 
+    /// The sender copies no more chunks directly.
+    fn say_done(&self) {
+        let filled = self.next | THE_REST_IS_DIRECT | SENDER_IS_DONE;
+        self.outbox.shared.filled(self.lane.number).set(filled);
+    }
+
     /// Whether its receiver does not need this process any more, but for its lane.
     fn is_over(&self) -> bool {
         let Lane { number, end, .. } = self.lane;
@@ -434,8 +440,7 @@ impl Drop for Course {
         } else if let Direct::Yes { .. } = self.direct {
             let shared = &self.outbox.shared;
             shared.claims(self.lane.number).close(Gone::Sender);
-            let over = self.next | THE_REST_IS_DIRECT | SENDER_IS_DONE;
-            shared.filled(self.lane.number).set(over);
+            self.say_done();
         }
     }
 }
@@ -549,8 +554,8 @@ impl<C: AsRef<[u8]>> Outgoing<C> {
         let Course {
             outbox,
             lane,
-            next,
             direct,
+            ..
         } = &mut self.course;
         let Direct::Yes { receiver, to, done } = direct else {
             return Ok(false);
@@ -570,8 +575,7 @@ impl<C: AsRef<[u8]>> Outgoing<C> {
                 Error::new(ErrorKind::PeerFailed, format!("its memory: {error}"))
             })?;
         }
-        let filled = *next | THE_REST_IS_DIRECT | SENDER_IS_DONE;
-        shared.filled(lane.number).set(filled);
+        self.course.say_done();
         Ok(true)
     }
 
