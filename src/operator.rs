@@ -103,6 +103,10 @@ pub(crate) mod sealed {
         fn commutes(&self) -> bool;
         /// Tells operators apart, for ranks that must have the same. Below [`NUMBERS`](super::NUMBERS).
         fn number(&self) -> usize;
+        /// Whether it is the user's, so that it may do something else on another rank.
+        fn is_function(&self) -> bool {
+            self.number() >= super::FUNCTIONS
+        }
     }
 
     /// What is done with an [`Operator`](super::Operator).

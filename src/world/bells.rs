@@ -50,9 +50,10 @@ pub(crate) struct Bells {
     deaf: AtomicU32,
 }
 
+/// A word to sleep on. Zero when made.
 #[derive(Debug)]
 #[repr(C)]
-struct Bell {
+pub(super) struct Bell {
     sleepers: AtomicU32,
     /// Changes when it is rung.
     rung: AtomicU32,
@@ -165,11 +166,28 @@ impl Bells {
 }
 
 impl Bell {
-    fn ring(&self) {
-        if self.sleepers.load(Ordering::SeqCst) != 0 {
+    /// Whether somebody sleeps, or is about to. After what they wait for: a store that is
+    /// [`SeqCst`](Ordering::SeqCst).
+    pub(super) fn is_wanted(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) != 0
+    }
+
+    pub(super) fn ring(&self) {
+        if self.is_wanted() {
             self.rung.fetch_add(1, Ordering::SeqCst);
             wake_all(&self.rung);
         }
+    }
+
+    /// Sleeps until it is rung, for `nap` at most, if there is still something to wait for. What
+    /// `still` looks at are loads that are [`SeqCst`](Ordering::SeqCst).
+    pub(super) fn sleep(&self, nap: Duration, still: impl FnOnce() -> bool) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let seen = self.rung.load(Ordering::SeqCst);
+        if still() {
+            sleep_on(&self.rung, seen, nap);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -17,12 +17,16 @@
 //! for each of [`ENTRIES`] meetings, used in turns, and nobody comes further than to the next
 //! meeting of that kind before all others have come to the last one.
 //!
+//! In a *flat* meeting nobody waits for the leader's word: each member waits for all others, sees
+//! for itself that they call the same, and combines what they contribute, at most [`INLINE`] bytes
+//! each. Only if they do not call the same all go on with step 2, in which the leader says why.
+//!
 //! If ranks call different things, some may wait in a meeting in which others did not. The release
 //! of a later meeting, which says so, ends that wait too.
 
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
-use super::bells::Bells;
+use super::bells::{Bell, Bells};
 use super::signature::{Call, History, Place, Signature};
 use crate::element;
 use crate::error::Result;
@@ -30,7 +34,7 @@ use crate::ucx::{MemoryHandle, RemoteKey};
 use crate::wait::{Limits, Patience, sleep_on, wake_all};
 use bytemuck::{Pod, Zeroable};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 /// Most bytes that one member contributes to one meeting.
@@ -43,6 +47,10 @@ pub(super) const INLINE: usize = 24;
 const WAIT_EVERY: u32 = 16;
 /// Meetings of which is kept what each member has called.
 const ENTRIES: u32 = 2 * WAIT_EVERY;
+/// Most members of a flat meeting, in which each looks at each.
+const FLAT: usize = 16;
+/// One of so many meetings is never flat: releases must not be so far apart that their numbers wrap.
+const RELEASE_EVERY: u32 = 1 << 16;
 /// From a member's entries to the next one's: one more than there are, else those of one meeting are
 /// whole pages apart, and a load of one waits for a store to another (a barrier took 40 ns longer).
 const STRIDE: usize = ENTRIES as usize + 1;
@@ -67,7 +75,7 @@ pub(super) enum Verdict {
 // of those who wait for elements, then the members' slots, then the result. A line is a cache line:
 //
 //   release line   flag, sleepers (u32 each) | Released | inline result
-//   bell line      bell, leader sleeps, members that sleep on an entry's flag (u32 each)
+//   bell line      the leader's Bell | members that sleep on an entry's flag (u32) | the others' Bell
 //   entry's line   flag (u32) | Arrived | inline contribution
 //   and one more   Place: where the member's program calls
 const LINE: usize = 64;
@@ -82,20 +90,39 @@ struct Released {
     len: u32,
 }
 
+/// How a member meets the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Way {
+    /// It waits for the root at most.
+    One = 0,
+    /// It waits for the release.
+    Led = 1,
+    /// It waits for all, and for the release if they do not agree.
+    Flat = 2,
+    /// As the leader that has yet to tell of an earlier meeting: it does not agree with anybody.
+    FlatButReleases = 3,
+}
+
 /// What a member says with its contribution.
 #[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 struct Arrived {
     len: u32,
     call: u16,
-    /// Whether it waits for the release.
-    waits: u16,
+    /// A [`Way`].
+    way: u16,
     detail: u32,
     /// Of what it has called since the last meeting that it waited in.
     history: u32,
     count: u64,
     element: u64,
 }
+
+/// What this rank has said. To look it up where others read it takes as long as they need to get it:
+/// some 30 ns.
+#[derive(Clone, Copy)]
+pub(super) struct Said(Arrived);
 
 impl Arrived {
     fn signature(&self) -> Option<Signature> {
@@ -239,19 +266,25 @@ impl Block {
         self.flag(4)
     }
 
-    /// What members ring when the leader sleeps.
-    fn bell(&self) -> &AtomicU32 {
-        self.flag(LINE)
+    fn bell(&self, offset: usize) -> &Bell {
+        // SAFETY: inside the block, aligned, zero when made, only ever accessed through its
+        // atomics, alive as long as `self`.
+        unsafe { &*self.at(offset).cast::<Bell>() }
     }
 
-    /// Threads of the leader that do.
-    fn leader_sleeps(&self) -> &AtomicU32 {
-        self.flag(LINE + 4)
+    /// What members ring when the leader sleeps.
+    fn leaders_bell(&self) -> &Bell {
+        self.bell(LINE)
     }
 
     /// Members asleep on the flag of an entry.
     fn watchers(&self) -> &AtomicU32 {
         self.flag(LINE + 8)
+    }
+
+    /// What the last one who comes to a flat meeting rings for those who sleep there.
+    fn members_bell(&self) -> &Bell {
+        self.bell(LINE + 16)
     }
 
     fn entry_flag(&self, member: usize, sequence: u32) -> &AtomicU32 {
@@ -260,6 +293,14 @@ impl Block {
 
     fn arrived(&self, member: usize, sequence: u32) -> *mut Arrived {
         self.at(self.entry(member, sequence) + HEADER).cast()
+    }
+
+    /// The words of [`Block::arrived`].
+    fn words(&self, member: usize, sequence: u32) -> [&AtomicU64; 4] {
+        let first: *mut u64 = self.arrived(member, sequence).cast();
+        // SAFETY: inside the entry, aligned, alive as long as `self`. Accesses that are not atomic are
+        // in order with those that are, see the top of this file.
+        std::array::from_fn(|k| unsafe { AtomicU64::from_ptr(first.wrapping_add(k)) })
     }
 
     fn place(&self, member: usize, sequence: u32) -> *mut Place {
@@ -288,64 +329,57 @@ impl Block {
         }
     }
 
-    /// A member's step 1, in a meeting in which all wait. At most [`SLOT`] bytes.
+    /// A member's step 1. At most [`SLOT`] bytes, or [`INLINE`] if it does not wait for the release.
     pub(super) fn arrive(
         &self,
         sequence: u32,
         signature: &Signature,
-        history: History,
+        (way, history): (Way, History),
         data: &[u8],
-    ) {
-        self.come(sequence, signature, Some(history), data);
-    }
-
-    /// As [`Block::arrive`], in a one-way meeting. At most [`INLINE`] bytes.
-    pub(super) fn arrive_one_way(&self, sequence: u32, signature: &Signature, data: &[u8]) {
-        assert!(data.len() <= INLINE && !Self::all_wait_in(sequence));
-        self.come(sequence, signature, None, data);
-    }
-
-    fn come(&self, sequence: u32, signature: &Signature, waits_with: Option<History>, data: &[u8]) {
-        assert!(data.len() <= SLOT);
+    ) -> Said {
+        assert!(data.len() <= if way == Way::Led { SLOT } else { INLINE });
+        assert!(way != Way::One || !Self::all_wait_in(sequence));
         let arrived = Arrived {
             len: u32::try_from(data.len()).unwrap_or(0),
             call: signature.call as u16,
-            waits: waits_with.is_some().into(),
+            way: way as u16,
             detail: signature.detail,
-            history: waits_with.map_or(0, History::short),
+            history: history.short(),
             count: signature.count,
             element: signature.element,
         };
-        // SAFETY: my entry, which nobody reads before the flag below: all have come to a meeting that
-        // is later than what the entry was for.
-        unsafe { self.arrived(self.me, sequence).write(arrived) };
+        // After I have seen all others in a later meeting than what the entry was for, or its release;
+        // see `agree`.
+        fence(Ordering::Release);
+        let words: [u64; 4] = bytemuck::cast(arrived);
+        for (to, word) in self.words(self.me, sequence).into_iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
         let site = signature
             .site
             .map_or(0, |site| std::ptr::from_ref(site).addr());
         let known = &self.sites[(sequence % ENTRIES) as usize];
-        if known.swap(site, Ordering::Relaxed) != site {
-            // SAFETY: as above. What is there already need not be written again.
+        if known.load(Ordering::Relaxed) != site {
+            known.store(site, Ordering::Relaxed);
+            // SAFETY: my entry, which nobody reads before the flag below: all have come to a meeting
+            // that is later than what the entry was for. What is there already need not be written again.
             unsafe { self.place(self.me, sequence).write(signature.place()) };
         }
         let to = self.contribution_place(self.me, sequence, data.len());
         // SAFETY: the place holds so many bytes, and is mine to write until the flag is set: a slot
-        // is read only in meetings that all wait in.
+        // is read only in meetings that are led.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         let flag = self.entry_flag(self.me, sequence);
-        // SeqCst: the flag must be visible before the sleepers are looked for, see `wait_members`.
+        // SeqCst: the flag must be visible before the sleepers are looked for.
         flag.store(sequence, Ordering::SeqCst);
-        self.wake_leader();
+        self.leaders_bell().ring();
         if self.watchers().load(Ordering::SeqCst) != 0 {
             wake_all(flag);
         }
-    }
-
-    /// After something that a thread of the leader may wait for.
-    fn wake_leader(&self) {
-        if self.leader_sleeps().load(Ordering::SeqCst) != 0 {
-            self.bell().fetch_add(1, Ordering::SeqCst);
-            wake_all(self.bell());
+        if self.members_bell().is_wanted() && self.all_have_come(sequence) {
+            self.members_bell().ring();
         }
+        Said(arrived)
     }
 
     /// The meeting after which all entries are kept, when all members have come to `sequence`.
@@ -365,19 +399,19 @@ impl Block {
         sequence.is_multiple_of(WAIT_EVERY)
     }
 
+    /// Whether meeting `sequence`, to which members contribute `len` bytes at most, may be flat.
+    pub(super) fn may_be_flat(&self, sequence: u32, len: usize) -> bool {
+        self.members <= FLAT && len <= INLINE && !sequence.is_multiple_of(RELEASE_EVERY)
+    }
+
     /// Sleeps until meeting `sequence`, to which this rank has come, may have gone on: until it is
     /// released or, on the leader, another member comes. For `nap` at most.
     pub(super) fn sleep_in(&self, sequence: u32, nap: Duration) {
         let flag = self.release_flag();
         if self.me == 0 {
-            self.leader_sleeps().fetch_add(1, Ordering::SeqCst);
-            let heard = self.bell().load(Ordering::SeqCst);
-            if !is_over(sequence, flag.load(Ordering::SeqCst))
-                && self.absent(sequence).next().is_some()
-            {
-                sleep_on(self.bell(), heard, nap);
-            }
-            self.leader_sleeps().fetch_sub(1, Ordering::SeqCst);
+            self.leaders_bell().sleep(nap, || {
+                !is_over(sequence, flag.load(Ordering::SeqCst)) && !self.all_have_come(sequence)
+            });
             return;
         }
         self.sleepers().fetch_add(1, Ordering::SeqCst);
@@ -406,16 +440,64 @@ impl Block {
                 if let Some(nap) = nap {
                     stuck(member)?;
                     let nap = if helped { nap.min(SHORT_NAP) } else { nap };
-                    self.leader_sleeps().fetch_add(1, Ordering::SeqCst);
-                    let heard = self.bell().load(Ordering::SeqCst);
-                    if flag.load(Ordering::SeqCst) != sequence {
-                        sleep_on(self.bell(), heard, nap);
-                    }
-                    self.leader_sleeps().fetch_sub(1, Ordering::SeqCst);
+                    let still = || flag.load(Ordering::SeqCst) != sequence;
+                    self.leaders_bell().sleep(nap, still);
                 }
             }
         }
         Ok(())
+    }
+
+    /// A member's step 2 in a flat meeting: waits until all have come, or it is known how the meeting
+    /// ends. `help` as above.
+    pub(super) fn wait_others(
+        &self,
+        sequence: u32,
+        (limits, mut patience): (&Limits, Patience<'_>),
+        help: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
+        let release = self.release_flag();
+        for member in (0..self.members).filter(|&member| member != self.me) {
+            let flag = self.entry_flag(member, sequence);
+            while flag.load(Ordering::Acquire) != sequence {
+                if is_over(sequence, release.load(Ordering::Acquire)) {
+                    return Ok(());
+                }
+                let nap = patience.pause(limits)?;
+                let helped = help()?;
+                if let Some(nap) = nap {
+                    let nap = if helped { nap.min(SHORT_NAP) } else { nap };
+                    self.members_bell().sleep(nap, || {
+                        !is_over(sequence, release.load(Ordering::SeqCst))
+                            && !self.all_have_come(sequence)
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// In a flat meeting to which all have come: whether all agree on what they call, and the leader
+    /// has not said anything else. If so, it is over, and what members contribute lasts until this
+    /// rank comes to the next meeting.
+    pub(super) fn agree(&self, sequence: u32, Said(mine): Said) -> bool {
+        // A length is no part of what they agree on.
+        let mine = Arrived { len: 0, ..mine };
+        let says = |member| {
+            let words = self.words(member, sequence);
+            let words = words.map(|word| word.load(Ordering::Relaxed));
+            let said = Arrived {
+                len: 0,
+                ..bytemuck::cast(words)
+            };
+            said == mine
+        };
+        let others = |&member: &usize| member != self.me;
+        let same = mine.way == Way::Flat as u16 && (0..self.members).filter(others).all(says);
+        // If any of that was written for a later meeting already, the release that has let members
+        // go there is seen here.
+        fence(Ordering::Acquire);
+        same && !is_over(sequence, self.release_flag().load(Ordering::Relaxed))
     }
 
     /// In a one-way meeting: waits until the root has come. `help` and `stuck` as above.
@@ -452,6 +534,12 @@ impl Block {
         self.entry_flag(member, sequence).load(Ordering::Acquire) == sequence
     }
 
+    fn all_have_come(&self, sequence: u32) -> bool {
+        // SeqCst: of two who come last one finds the other, and who goes to sleep both.
+        let come = |member| self.entry_flag(member, sequence).load(Ordering::SeqCst) == sequence;
+        (0..self.members).all(come)
+    }
+
     /// Members that have not arrived at meeting `sequence`.
     pub(super) fn absent(&self, sequence: u32) -> impl Iterator<Item = usize> {
         (0..self.members).filter(move |&member| !self.has_come(member, sequence))
@@ -470,10 +558,10 @@ impl Block {
         unsafe { self.arrived(member, sequence).read() }.history
     }
 
-    /// Whether `member` waits there for the release.
+    /// Whether `member` waits there for all.
     pub(super) fn waits(&self, member: usize, sequence: u32) -> bool {
         // SAFETY: as in `signature`.
-        unsafe { self.arrived(member, sequence).read() }.waits != 0
+        unsafe { self.arrived(member, sequence).read() }.way != Way::One as u16
     }
 
     /// Where `member` calls it.
@@ -502,9 +590,9 @@ impl Block {
     }
 
     /// What `member` contributes to meeting `sequence`. To be used by the leader, between waiting
-    /// and release, and in a one-way meeting of what the root contributes.
+    /// and release, in a one-way meeting of what the root contributes, and in a flat one by all.
     pub(super) fn contribution(&self, member: usize, sequence: u32) -> &[u8] {
-        // SAFETY: the member has arrived, so it does not write until the release, or, in a one-way
+        // SAFETY: the member has arrived, so it does not write until the release, or, in another
         // meeting, until this rank has come to a later one that all wait in.
         let len = unsafe { self.arrived(member, sequence).read() }.len as usize;
         let from = self.contribution_place(member, sequence, len);
@@ -513,9 +601,10 @@ impl Block {
         unsafe { std::slice::from_raw_parts(from, len.min(SLOT)) }
     }
 
-    /// Whether all members have read the last release. To be used by the leader.
-    pub(super) fn all_have_read(&self) -> bool {
-        let next = self.release_flag().load(Ordering::Relaxed).wrapping_add(1);
+    /// Whether all members know how meeting `told` ended, the last one that the leader has waited in.
+    /// To be used by the leader.
+    pub(super) fn all_have_read(&self, told: u32) -> bool {
+        let next = told.wrapping_add(1);
         (1..self.members).all(|member| self.has_come(member, next))
     }
 
@@ -538,8 +627,9 @@ impl Block {
         if self.sleepers().load(Ordering::SeqCst) != 0 {
             wake_all(self.release_flag());
         }
+        self.members_bell().ring();
         // Another thread, which waits for this meeting, too.
-        self.wake_leader();
+        self.leaders_bell().ring();
     }
 
     /// A member's step 3: waits for the result and passes it to `read`.

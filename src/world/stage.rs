@@ -9,11 +9,12 @@
 
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
+use super::bells::Bell;
 use super::segment::Segment;
 use super::{Call, Core, Memory, meet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::MemoryHandle;
-use crate::wait::{Limits, Patience, sleep_on, wake_all};
+use crate::wait::{Limits, Patience};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,6 +26,8 @@ const WINDOW: usize = 256 << 10;
 const SMALL_WINDOW: usize = 16 << 10;
 /// A rank's place begins with a page for the meetings.
 const PAGE: usize = 4096;
+/// What one rank writes is not beside what another one does.
+const LINE: usize = 64;
 /// Longest sleep while messages are under way.
 const SHORT_NAP: Duration = Duration::from_millis(1);
 
@@ -135,10 +138,24 @@ impl Stage {
         self.shown.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn word(&self, member: usize, offset: usize) -> &AtomicU32 {
-        let word = self.bases[member].as_ptr().wrapping_add(offset).cast();
+    /// How many meetings a member has come to.
+    fn come(&self, member: usize) -> &AtomicU32 {
         // SAFETY: in the place's first page, aligned, and accessed as an atomic only.
-        unsafe { AtomicU32::from_ptr(word) }
+        unsafe { AtomicU32::from_ptr(self.bases[member].as_ptr().cast()) }
+    }
+
+    /// What the last one who comes to a meeting rings.
+    fn bell(&self) -> &Bell {
+        let bell = self.bases[0].as_ptr().wrapping_add(LINE).cast();
+        // SAFETY: in the first page of the leader's place, aligned, zero when made, and accessed
+        // through its atomics only.
+        unsafe { &*bell }
+    }
+
+    /// Whether a member has come to this rank's meeting: it may be in the next one already.
+    fn has_come(&self, member: usize, meeting: u32, order: Ordering) -> bool {
+        let come = self.come(member).load(order);
+        come.wrapping_sub(meeting).cast_signed() >= 0
     }
 
     /// All ranks of the node meet: what each wrote before, each may read afterwards.
@@ -151,30 +168,24 @@ impl Stage {
         (limits, mut patience): (&Limits, Patience<'_>),
         help: impl Fn() -> Result<bool>,
     ) -> Result<()> {
-        let (arrived, generation) = (self.word(0, 0), self.word(0, 64));
-        let sleepers = self.word(0, 128);
-        let seen = generation.load(Ordering::Acquire);
-        // For those who look who is absent.
-        self.word(self.me, 192)
-            .store(seen.wrapping_add(1), Ordering::Relaxed);
-        if arrived.fetch_add(1, Ordering::AcqRel) as usize + 1 == self.members() {
-            arrived.store(0, Ordering::Relaxed);
-            // SeqCst: visible before the sleepers are counted.
-            generation.store(seen.wrapping_add(1), Ordering::SeqCst);
-            if sleepers.load(Ordering::SeqCst) != 0 {
-                wake_all(generation);
-            }
-            return Ok(());
+        let mine = self.come(self.me);
+        let meeting = mine.load(Ordering::Relaxed).wrapping_add(1);
+        // SeqCst, here and in `all`: of two who come last one finds the other, and who goes to sleep
+        // both.
+        mine.store(meeting, Ordering::SeqCst);
+        let all =
+            || (0..self.members()).all(|member| self.has_come(member, meeting, Ordering::SeqCst));
+        if self.bell().is_wanted() && all() {
+            self.bell().ring();
         }
-        while generation.load(Ordering::Acquire) == seen {
-            let nap = patience.pause(limits)?;
-            let helped = help()?;
-            if let Some(nap) = nap {
-                let nap = if helped { nap.min(SHORT_NAP) } else { nap };
-                sleepers.fetch_add(1, Ordering::SeqCst);
-                // Sleeps only if the generation is still as seen.
-                sleep_on(generation, seen, nap);
-                sleepers.fetch_sub(1, Ordering::SeqCst);
+        for member in 0..self.members() {
+            while !self.has_come(member, meeting, Ordering::Acquire) {
+                let nap = patience.pause(limits)?;
+                let helped = help()?;
+                if let Some(nap) = nap {
+                    let nap = if helped { nap.min(SHORT_NAP) } else { nap };
+                    self.bell().sleep(nap, || !all());
+                }
             }
         }
         Ok(())
@@ -182,12 +193,9 @@ impl Stage {
 
     /// Members that have not come to the meeting that this rank waits in.
     pub(super) fn absent(&self) -> impl Iterator<Item = usize> {
-        let mine = self.word(self.me, 192).load(Ordering::Relaxed);
-        (0..self.members()).filter(move |&member| {
-            let theirs = self.word(member, 192).load(Ordering::Relaxed);
-            // Counted from the one before, which all have come to.
-            theirs.wrapping_sub(mine).cast_signed() < 0
-        })
+        let mine = self.come(self.me).load(Ordering::Relaxed);
+        let has_come = move |&member: &usize| self.has_come(member, mine, Ordering::Relaxed);
+        (0..self.members()).filter(move |member| !has_come(member))
     }
 }
 

@@ -329,7 +329,7 @@ impl Core {
     /// A team's number that no rank uses. The caller has the [`turn`](Core::turn).
     fn free_number(&self, signature: &Signature) -> Result<u32> {
         let mine = self.job.numbers.used();
-        let combine = engine::Combine::Reduce(&numbers::add);
+        let combine = engine::Combine::Reduce(&numbers::add, engine::By::All);
         let found = self
             .engine
             .exchange(signature, &mine, &combine, numbers::lowest_free)?;

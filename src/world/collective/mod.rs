@@ -10,7 +10,7 @@ mod tree;
 
 pub use ragged::Ragged;
 
-use super::engine::{Combine, Deferred};
+use super::engine::{Combine, Deferred, Root};
 use super::node::{RESULT, SLOT};
 use super::signature::{Call, Signature};
 use super::{Core, Request, Team};
@@ -374,7 +374,10 @@ impl Core {
         let mut result = Vec::with_capacity(total);
         for (from, to) in pieces(total, SLOT) {
             let piece = mine.get(from..to).unwrap_or(&[]);
-            let combine = Combine::Root(root);
+            let combine = Combine::Root(Root {
+                rank: root,
+                len: to - from,
+            });
             self.engine.exchange(signature, piece, &combine, |bytes| {
                 result.extend_from_slice(bytes);
             })?;
@@ -383,8 +386,30 @@ impl Core {
     }
 
     pub(crate) fn barrier(&self, signature: &Signature) -> Result<()> {
+        self.meet_once(signature, &[], &Combine::Nothing, |_| ())
+    }
+
+    /// A collective of one exchange, in which nothing of the user's is called. It needs no
+    /// [`turn`](Core::turn): that other threads are in no meeting is enough.
+    fn meet_once<R>(
+        &self,
+        signature: &Signature,
+        mine: &[u8],
+        combine: &Combine<'_>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        self.turn.is_not_mine()?;
+        let concerned = self.concerned_with_team();
+        let begun = self.engine.begin(signature)?;
+        if self.turn.is_free() {
+            return self
+                .engine
+                .exchange_begun(begun, signature, mine, combine, read);
+        }
+        // Another thread is between two meetings of one collective.
+        drop((begun, concerned));
         let _turn = self.turn()?;
-        self.barrier_in_turn(signature)
+        self.engine.exchange(signature, mine, combine, read)
     }
 
     /// The caller has the [`turn`](Core::turn).

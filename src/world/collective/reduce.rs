@@ -6,7 +6,7 @@ use crate::dist::block_start;
 use crate::element::{self, Element};
 use crate::error::Result;
 use crate::operator::{Combine, Number, Op, better};
-use crate::world::engine;
+use crate::world::engine::{self, By, Bytes};
 use crate::world::messages::values_of;
 use crate::world::stage::{Stage, Window};
 use crate::world::{Call, Core, Signature, Team};
@@ -58,6 +58,11 @@ impl Team {
             let all = self.first_ranks::<T>(&signature, values, self.size(), op)?;
             return all.map_or(Ok(()), |all| vectors.take(0, bytemuck::cast_slice(&all)));
         }
+        if size_of_val(values) <= SMALL && !op.is_function() {
+            return reduce_small(vectors, op, By::All, |mine, combine, take| {
+                core.meet_once(&signature, mine, combine, take)
+            });
+        }
         let _turn = core.turn()?;
         self.reduce_in_turn(&signature, root, vectors, op)
     }
@@ -68,20 +73,17 @@ impl Team {
         &self,
         signature: &Signature,
         root: Option<usize>,
-        mut vectors: Vectors<'_, T>,
+        vectors: Vectors<'_, T>,
         op: &impl Combine<T>,
     ) -> Result<()> {
         let core = &self.core;
         let values = vectors.values();
         let bytes = size_of_val(values);
         if bytes <= SMALL {
-            let mine = bytemuck::cast_slice::<T, u8>(values).to_vec();
-            // Values that came from ranks are values.
-            let combine = |a: &mut [u8], b: &[u8]| drop(combine_bytes::<T>(op, a, b));
-            let combine = engine::Combine::Reduce(&combine);
-            return core
-                .engine
-                .exchange(signature, &mine, &combine, |all| vectors.take(0, all))?;
+            // Any rank may have another function.
+            return reduce_small(vectors, op, By::Leader, |mine, combine, take| {
+                core.engine.exchange(signature, mine, combine, take)
+            });
         }
         // Of two ranks only one has something to do, while the other shows the next window.
         let pair = core.size == 2 && core.is_one_node();
@@ -341,6 +343,24 @@ impl Team {
         }
         Ok(best)
     }
+}
+
+/// A reduction in one `exchange`.
+fn reduce_small<T: Element>(
+    mut vectors: Vectors<'_, T>,
+    op: &impl Combine<T>,
+    by: By,
+    exchange: impl FnOnce(
+        &[u8],
+        &engine::Combine<'_>,
+        &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<Result<()>>,
+) -> Result<()> {
+    let mine = Bytes::from_slice(bytemuck::cast_slice(vectors.values()));
+    // Values that came from ranks are values.
+    let combine = |a: &mut [u8], b: &[u8]| drop(combine_bytes::<T>(op, a, b));
+    let combine = engine::Combine::Reduce(&combine, by);
+    exchange(&mine, &combine, &mut |all| vectors.take(0, all))?
 }
 
 /// What a rank gives to a reduction, and where the result goes.

@@ -7,7 +7,7 @@
 use super::{Down, Engine, LIMIT, Number, Trouble, Up, after, decode, tag};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Pump, Tags};
-use crate::world::node::{Block, Verdict};
+use crate::world::node::{Block, Verdict, Way};
 use crate::world::signature::Signature;
 use crate::world::{Core, Pending};
 use std::collections::{HashMap, VecDeque};
@@ -146,7 +146,8 @@ impl Engine {
             if let Stage::Called = meeting.stage {
                 state.sequence = state.sequence.wrapping_add(1);
                 if let Some(block) = &self.block {
-                    block.arrive(state.sequence, &meeting.signature, state.history, &[]);
+                    let led = (Way::Led, state.history);
+                    block.arrive(state.sequence, &meeting.signature, led, &[]);
                 }
                 meeting.stage = Stage::Come(state.sequence);
             }
@@ -187,7 +188,7 @@ impl Engine {
             }
             let block = self.block.as_deref();
             let trouble = block
-                .and_then(|block| self.disagreement(block, number))
+                .and_then(|block| self.disagreement(block, number, &signature))
                 .map(Trouble::mismatch);
             let tree = Tree {
                 trouble,

@@ -1,6 +1,6 @@
 //! Damaged messages between the leaders of nodes.
 
-use super::{Combine, Down, LIMIT, Trouble, Up, by_rank, combine_parts, decode, outcome};
+use super::{By, Combine, Down, LIMIT, Root, Trouble, Up, by_rank, combine_parts, decode, outcome};
 use crate::fuzz::fuzz;
 use crate::world::node::Verdict;
 use crate::world::peers::Nodes;
@@ -53,8 +53,8 @@ fn words_from_below() {
         let all = [
             Combine::Nothing,
             Combine::Concat,
-            Combine::Root(1),
-            Combine::Reduce(add),
+            Combine::Root(Root { rank: 1, len: 4 }),
+            Combine::Reduce(add, By::Leader),
         ];
         for combine in all {
             let mut parts = vec![(0, vec![5; 4])];

@@ -13,7 +13,7 @@ mod one_way;
 pub(super) use deferred::Deferred;
 
 use super::bells::Bells;
-use super::node::{Block, Verdict};
+use super::node::{Block, INLINE, Verdict, Way};
 use super::peers::{Nodes, Peers, Tree};
 use super::races::Races;
 use super::signature::{History, Signature, mismatch};
@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::MemoryHandle;
 use crate::wait::{Limits, Patience};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -34,10 +35,29 @@ pub(crate) enum Combine<'a> {
     /// One after another, by rank.
     Concat,
     /// The contribution of this rank; the others' are empty.
-    Root(usize),
+    Root(Root),
     /// Element by element, in rank order within a node and then node by node: `a = a op b`.
-    Reduce(&'a dyn Fn(&mut [u8], &[u8])),
+    Reduce(&'a dyn Fn(&mut [u8], &[u8]), By),
 }
+
+/// Who contributes, and how many bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Root {
+    pub(crate) rank: usize,
+    pub(crate) len: usize,
+}
+
+/// Who combines what a node's ranks contribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The leader: ranks could have different functions.
+    Leader,
+    /// Perhaps each for itself.
+    All,
+}
+
+/// What is often a few bytes.
+pub(super) type Bytes = SmallVec<[u8; INLINE]>;
 
 /// Most that a rank waits longer for each other rank that a word has to come through.
 const GRACE: Duration = Duration::from_secs(2);
@@ -66,8 +86,9 @@ pub(super) struct Engine {
     state: Mutex<State>,
 }
 
+/// What meetings change.
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     sequence: u32,
     /// The last meeting that this rank has waited in.
     told: u32,
@@ -98,6 +119,14 @@ impl State {
         self.told = self.sequence;
         self.history = History::default();
     }
+}
+
+/// What a rank calls, and gives.
+#[derive(Clone, Copy)]
+struct Calls<'a> {
+    signature: &'a Signature,
+    mine: &'a [u8],
+    combine: &'a Combine<'a>,
 }
 
 /// The number of a meeting, and that of the last one before it that this rank has waited in.
@@ -251,7 +280,19 @@ impl Engine {
         combine: &Combine<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        let mut state = self.begin(signature)?;
+        let state = self.begin(signature)?;
+        self.exchange_begun(state, signature, mine, combine, read)
+    }
+
+    /// [`Engine::exchange`] that has [begun](Engine::begin).
+    pub(super) fn exchange_begun<R>(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        signature: &Signature,
+        mine: &[u8],
+        combine: &Combine<'_>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
         if let Some(races) = &self.races {
             // A meeting of its own, in which all hear what all have done before.
             let (clock, all) = (races.tell_bytes(), Combine::Concat);
@@ -261,8 +302,8 @@ impl Engine {
         self.meet(&mut state, signature, mine, combine, read)
     }
 
-    /// Before any meeting.
-    fn begin(&self, signature: &Signature) -> Result<MutexGuard<'_, State>> {
+    /// Before any meeting. No other thread of this rank is in one until what is returned is dropped.
+    pub(super) fn begin(&self, signature: &Signature) -> Result<MutexGuard<'_, State>> {
         self.peers.worker().context().refuse_fork()?;
         self.limits.check()?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,11 +334,14 @@ impl Engine {
     ) -> Result<R> {
         let (number, block) = (state.next(), self.block.as_deref());
         let what = || format!("in {signature}{}", signature.place());
+        let call = Calls {
+            signature,
+            mine,
+            combine,
+        };
         let meeting = || match block {
-            Some(block) if self.nodes.my_place() != 0 => {
-                self.follow(block, number, signature, mine, read)
-            }
-            block => self.lead(block, number, signature, mine, combine, read),
+            Some(block) if self.nodes.my_place() != 0 => self.follow(block, number, call, read),
+            block => self.lead(block, number, call, read),
         };
         // An operator of the user's may panic while others wait for what it makes.
         let broken = &mut state.broken;
@@ -332,27 +376,49 @@ impl Engine {
         state.broken.get_or_insert_with(|| error.clone());
     }
 
+    /// Whether a meeting is flat: the same on all ranks that call the same.
+    fn is_flat(&self, block: &Block, sequence: u32, call: Calls<'_>) -> bool {
+        let len = match call.combine {
+            Combine::Nothing => 0,
+            Combine::Concat | Combine::Reduce(_, By::All) => call.mine.len(),
+            Combine::Root(root) => root.len,
+            Combine::Reduce(_, By::Leader) => return false,
+        };
+        self.nodes.count() == 1 && block.may_be_flat(sequence, len)
+    }
+
     /// A member's part.
     fn follow<R>(
         &self,
         block: &Block,
         number: Number,
-        signature: &Signature,
-        mine: &[u8],
+        call: Calls<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        let sequence = number.this;
-        block.arrive(sequence, signature, number.history, mine);
+        let (sequence, signature) = (number.this, call.signature);
+        let flat = self.is_flat(block, sequence, call);
+        let way = if flat { Way::Flat } else { Way::Led };
+        let said = block.arrive(sequence, signature, (way, number.history), call.mine);
         let tell = |waited| self.tell_absent(waited, signature, block, sequence);
-        let patience = self.patience_with(2 * self.levels() + 2).telling(&tell);
+        let patience = || self.patience_with(2 * self.levels() + 2).telling(&tell);
+        let help = || self.peers.worker().help_messages();
+        let explain = |error| self.explain(error, block, sequence, signature);
+        if flat {
+            block
+                .wait_others(sequence, (&self.limits, patience()), help)
+                .map_err(explain)?;
+            if block.agree(sequence, said) {
+                return Ok(read(&self.combine_node(Some(block), sequence, call)));
+            }
+        }
         block
             .wait_release(
                 sequence,
-                (&self.limits, patience),
-                || self.peers.worker().help_messages(),
+                (&self.limits, patience()),
+                help,
                 |verdict, data| outcome(verdict, data).map(|()| read(data)),
             )
-            .unwrap_or_else(|error| Err(self.explain(error, block, sequence, signature)))
+            .unwrap_or_else(|error| Err(explain(error)))
     }
 
     /// A leader's part.
@@ -360,15 +426,16 @@ impl Engine {
         &self,
         block: Option<&Block>,
         number: Number,
-        signature: &Signature,
-        mine: &[u8],
-        combine: &Combine<'_>,
+        call: Calls<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        let combined = self.lead_until_release(block, number, signature, mine, combine);
         let sequence = number.this;
+        let flat = block.is_some_and(|block| self.is_flat(block, sequence, call));
+        let mut known = false;
+        let combined = self.lead_until_release(block, number, call, flat, &mut known);
         if let Some(block) = block {
             match &combined {
+                Ok(_) if known => {}
                 Ok(data) => block.release(sequence, Verdict::Good, data),
                 // A member that did not come may still be reading the last result, and finds out
                 // by itself; unless it waits for a release.
@@ -385,16 +452,22 @@ impl Engine {
         &self,
         block: Option<&Block>,
         number: Number,
-        signature: &Signature,
-        mine: &[u8],
-        combine: &Combine<'_>,
-    ) -> Result<Vec<u8>> {
-        let sequence = number.this;
-        let began = Instant::now();
+        call: Calls<'_>,
+        flat: bool,
+        known: &mut bool,
+    ) -> Result<Bytes> {
+        let (sequence, signature) = (number.this, call.signature);
+        // Other nodes are waited for since then.
+        let began = (self.nodes.count() > 1).then(Instant::now);
         let mut trouble = None;
         if let Some(block) = block {
-            // My own flag, for members that look for who is absent.
-            block.arrive(sequence, signature, number.history, &[]);
+            let (way, mine) = match flat {
+                true if self.settled.are_until(number.told) => (Way::Flat, call.mine),
+                true => (Way::FlatButReleases, call.mine),
+                // My own flag, for members that look for who is absent.
+                false => (Way::Led, &[][..]),
+            };
+            let said = block.arrive(sequence, signature, (way, number.history), mine);
             let tell = |waited| self.tell_absent(waited, signature, block, sequence);
             let patience = Patience::for_neighbours().telling(&tell);
             let come = block.wait_members(
@@ -404,7 +477,16 @@ impl Engine {
                 |member| self.look_back(block, number, member),
             );
             trouble = match come.map_err(|error| self.explain(error, block, sequence, signature)) {
-                Ok(()) => self.disagreement(block, number).map(Trouble::mismatch),
+                Ok(()) if flat && block.agree(sequence, said) => {
+                    // All see that.
+                    *known = true;
+                    self.settled.now_until(sequence);
+                    None
+                }
+                Ok(()) => {
+                    let text = self.disagreement(block, number, signature);
+                    text.map(Trouble::mismatch)
+                }
                 // The other nodes are told.
                 Err(error) if error.kind() == ErrorKind::Timeout && self.nodes.count() > 1 => {
                     Some(Trouble::late(&error))
@@ -412,14 +494,16 @@ impl Engine {
                 Err(error) => return Err(error),
             };
         }
-        let mut data = Vec::new();
-        if trouble.is_none() {
-            self.combine_node(block, sequence, mine, combine, &mut data);
-        }
-        if self.nodes.count() == 1 {
+        let data = match trouble {
+            None => self.combine_node(block, sequence, call),
+            Some(_) => Bytes::new(),
+        };
+        let Some(began) = began else {
             return trouble.map_or(Ok(data), |trouble| Err(trouble.error()));
-        }
+        };
+        let (data, combine) = (data.into_vec(), call.combine);
         self.through_tree(sequence, signature, (began, trouble), data, combine)
+            .map(Bytes::from_vec)
     }
 
     /// Levels of the tree of nodes below its root.
@@ -444,36 +528,31 @@ impl Engine {
     }
 
     /// Combines the contributions of this node's ranks.
-    fn combine_node(
-        &self,
-        block: Option<&Block>,
-        sequence: u32,
-        mine: &[u8],
-        combine: &Combine<'_>,
-        data: &mut Vec<u8>,
-    ) {
-        let members = 1..block.map_or(1, Block::members);
-        let contribution =
-            |member| block.map_or(&[][..], |block| block.contribution(member, sequence));
-        match combine {
+    fn combine_node(&self, block: Option<&Block>, sequence: u32, call: Calls<'_>) -> Bytes {
+        let me = self.nodes.my_place();
+        let contribution = |member| match block {
+            Some(block) if member != me => block.contribution(member, sequence),
+            _ => call.mine,
+        };
+        let mut members = 0..block.map_or(1, Block::members);
+        let mut data = Bytes::new();
+        match call.combine {
             Combine::Nothing => {}
             Combine::Concat => {
-                data.extend_from_slice(mine);
-                members.for_each(|member| data.extend_from_slice(contribution(member)));
+                members.for_each(|member| data.extend_from_slice(contribution(member)))
             }
             Combine::Root(root) => {
-                let place = self.nodes.mine().iter().position(|rank| rank == root);
-                match place {
-                    Some(0) => data.extend_from_slice(mine),
-                    Some(member) => data.extend_from_slice(contribution(member)),
-                    None => {}
+                if let Ok(root) = self.nodes.mine().binary_search(&root.rank) {
+                    data.extend_from_slice(contribution(root));
                 }
             }
-            Combine::Reduce(op) => {
-                data.extend_from_slice(mine);
-                members.for_each(|member| op(data, contribution(member)));
+            Combine::Reduce(op, _) => {
+                members.next();
+                data.extend_from_slice(contribution(0));
+                members.for_each(|member| op(&mut data, contribution(member)));
             }
         }
+        data
     }
 
     /// The leaders' part: a binomial tree over the nodes, rooted at node 0. Ranks that do not come
@@ -653,7 +732,7 @@ fn combine_parts(parts: &mut Vec<Part>, more: Vec<Part>, combine: &Combine<'_>) 
                 }
             }
         }
-        Combine::Reduce(op) => {
+        Combine::Reduce(op, _) => {
             for (_, bytes) in more {
                 if bytes.len() != parts[0].1.len() {
                     return false;

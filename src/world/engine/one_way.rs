@@ -8,8 +8,8 @@
 use super::{Engine, Number, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::wait::Patience;
-use crate::world::node::{Block, INLINE};
-use crate::world::signature::{Call, Signature, mismatch};
+use crate::world::node::{Block, INLINE, Way};
+use crate::world::signature::{Call, History, Signature, mismatch};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What the leader knows of mismatches.
@@ -19,6 +19,17 @@ pub(super) struct Settled {
     until: AtomicU32,
     /// The meeting in which it has found one last.
     found: AtomicU32,
+}
+
+impl Settled {
+    /// Whether there is nothing to tell of meetings up to `meeting`, the last one that all waited in.
+    pub(super) fn are_until(&self, meeting: u32) -> bool {
+        self.until.load(Ordering::Relaxed) == meeting
+    }
+
+    pub(super) fn now_until(&self, meeting: u32) {
+        self.until.store(meeting, Ordering::Relaxed);
+    }
 }
 
 impl Engine {
@@ -106,6 +117,10 @@ impl Engine {
             }
             _ => error.context(signature),
         })?;
+        // Not as in `differs`, which looks up what this rank has said itself: others read that now.
+        if block.signature(root, sequence) == Some(*signature) {
+            return Ok(());
+        }
         self.differs(block, sequence, root)
             .map_or(Ok(()), |text| Err(Error::new(ErrorKind::Mismatch, text)))
     }
@@ -116,7 +131,7 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::Mismatch`] if it does.
     pub(super) fn look_back(&self, block: &Block, number: Number, member: usize) -> Result<()> {
-        if self.nodes.my_place() == 0 && !block.all_have_read() {
+        if self.nodes.my_place() == 0 && !block.all_have_read(number.told) {
             // It could not say so yet.
             return Ok(());
         }
@@ -135,16 +150,20 @@ impl Engine {
 
     /// Why this node's ranks, who have all come, do not agree, if they do not: in this meeting or
     /// in one before it that was one-way. To be used by the leader.
-    pub(super) fn disagreement(&self, block: &Block, number: Number) -> Option<String> {
+    pub(super) fn disagreement(
+        &self,
+        block: &Block,
+        number: Number,
+        mine: &Signature,
+    ) -> Option<String> {
         let Settled { until, found } = &self.settled;
-        if until.load(Ordering::Relaxed) != number.told && self.all_have_heard(block, number.told) {
-            until.store(number.told, Ordering::Relaxed);
+        if !self.settled.are_until(number.told) && self.all_have_heard(block, number.told) {
+            self.settled.now_until(number.told);
         }
         let settled = until.load(Ordering::Relaxed);
-        let place = self.nodes.my_place();
         let same = |member| {
             block.history(member, number.this) == number.history.short()
-                && block.signature(member, number.this) == block.signature(place, number.this)
+                && block.signature(member, number.this) == Some(*mine)
         };
         if settled != number.told || !(1..block.members()).all(same) {
             let since = Block::later(settled, Block::kept_since(number.this));
@@ -157,7 +176,7 @@ impl Engine {
                 }
             }
         }
-        until.store(number.this, Ordering::Relaxed);
+        self.settled.now_until(number.this);
         None
     }
 
@@ -199,7 +218,7 @@ fn come(state: &mut State, block: &Block, signature: &Signature, mine: &[u8]) ->
         return None;
     }
     let number = state.next();
-    block.arrive_one_way(number.this, signature, mine);
+    block.arrive(number.this, signature, (Way::One, History::default()), mine);
     state.history.add(signature);
     Some(number)
 }
