@@ -122,23 +122,83 @@ fn program(world: &World, seed: u64) -> Result<()> {
     world.barrier()
 }
 
-fn programs(ranks: usize) {
+fn programs(ranks: usize, count: u64) {
     Ranks::new(ranks)
         .env("PGAS_TIMEOUT", "20")
-        .run(|world| (0..300).try_for_each(|seed| program(world, seed)));
+        .run(|world| (0..count).try_for_each(|seed| program(world, seed)));
 }
 
 #[test]
 fn programs_of_2_ranks() {
-    programs(2);
+    programs(2, 300);
 }
 
 #[test]
 fn programs_of_3_ranks() {
-    programs(3);
+    programs(3, 300);
 }
 
 #[test]
 fn programs_of_5_ranks() {
-    programs(5);
+    programs(5, 300);
+}
+
+/// As many as see for themselves that all agree, and one more, who are told.
+#[test]
+fn programs_of_16_ranks() {
+    programs(16, 30);
+}
+
+#[test]
+fn programs_of_17_ranks() {
+    programs(17, 30);
+}
+
+/// Past the meetings in which the leader must have a word, and sums that a rank which is ahead would spoil.
+#[test]
+fn many_meetings_and_then_a_mismatch() {
+    Ranks::new(3).run(|world| {
+        let me = world.rank() as u64;
+        for round in 0..90_000 {
+            let sum = world.all_reduce(round * me, Op::Sum)?;
+            assert_eq!(sum, 3 * round);
+            world.barrier()?;
+        }
+        let wrong = match me {
+            1 => world.all_reduce(me, Op::Max).map(drop),
+            _ => world.barrier(),
+        };
+        assert_eq!(
+            wrong.map_err(|error| error.kind()),
+            Err(ErrorKind::Mismatch)
+        );
+        assert_eq!(world.all_reduce(me, Op::Max)?, 2);
+        Ok(())
+    });
+}
+
+/// Ranks that sleep in a meeting, all but one that comes late, are woken and see what it brings.
+#[test]
+fn sleepers_hear_of_the_last_one() {
+    Ranks::new(4)
+        .env("PGAS_YIELD", "0")
+        .env("PGAS_NAP", "20000")
+        .run(|world| {
+            for round in 0..200 {
+                let late = round % world.size();
+                if world.rank() == late {
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+                let sum = world.all_reduce(round + world.rank(), Op::Sum)?;
+                assert_eq!(sum, 4 * round + 6);
+                // Larger ones meet at the stage, too.
+                let mut many = vec![round; 2000];
+                if world.rank() == late {
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+                world.all_reduce_slice(&mut many, Op::Sum)?;
+                assert_eq!(many, [4 * round; 2000]);
+            }
+            Ok(())
+        });
 }
