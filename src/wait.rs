@@ -381,6 +381,13 @@ impl Limits {
     }
 }
 
+/// How much of `nap` to sleep in a wait that is woken through memory: little while messages are under
+/// way, which wake nobody there.
+pub(crate) fn nap_beside(messages: bool, nap: Duration) -> Duration {
+    const SHORT: Duration = Duration::from_millis(1);
+    if messages { nap.min(SHORT) } else { nap }
+}
+
 /// Wakes all that [`sleep_on`] a word, in any process.
 pub(crate) fn wake_all(word: &AtomicU32) {
     // Only fails for addresses that are not mapped.

@@ -31,7 +31,7 @@ use super::signature::{Call, History, Place, Signature};
 use crate::element;
 use crate::error::Result;
 use crate::ucx::{MemoryHandle, RemoteKey};
-use crate::wait::{Limits, Patience, sleep_on, wake_all};
+use crate::wait::{Limits, Patience, nap_beside, sleep_on, wake_all};
 use bytemuck::{Pod, Zeroable};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -55,9 +55,6 @@ const RELEASE_EVERY: u32 = 1 << 16;
 /// whole pages apart, and a load of one waits for a store to another (a barrier took 40 ns longer).
 const STRIDE: usize = ENTRIES as usize + 1;
 
-/// Longest sleep while messages are under way.
-const SHORT_NAP: Duration = Duration::from_millis(1);
-
 /// Outcome of a meeting, beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -78,7 +75,7 @@ pub(super) enum Verdict {
 //   bell line      the leader's Bell | members that sleep on an entry's flag (u32) | the others' Bell
 //   entry's line   flag (u32) | Arrived | inline contribution
 //   and one more   Place: where the member's program calls
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 const HEADER: usize = 8;
 const INLINE_AT: usize = LINE - INLINE;
 
@@ -100,14 +97,13 @@ pub(super) enum Way {
     Led = 1,
     /// It waits for all, and for the release if they do not agree.
     Flat = 2,
-    /// As the leader that has yet to tell of an earlier meeting: it does not agree with anybody.
-    FlatButReleases = 3,
 }
 
-/// What a member says with its contribution.
+/// What a member says with its contribution. A rank keeps what it has said itself: to look it up where
+/// others read it takes as long as they need to get it, some 30 ns.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-struct Arrived {
+pub(super) struct Arrived {
     len: u32,
     call: u16,
     /// A [`Way`].
@@ -118,11 +114,6 @@ struct Arrived {
     count: u64,
     element: u64,
 }
-
-/// What this rank has said. To look it up where others read it takes as long as they need to get it:
-/// some 30 ns.
-#[derive(Clone, Copy)]
-pub(super) struct Said(Arrived);
 
 impl Arrived {
     fn signature(&self) -> Option<Signature> {
@@ -336,7 +327,7 @@ impl Block {
         signature: &Signature,
         (way, history): (Way, History),
         data: &[u8],
-    ) -> Said {
+    ) -> Arrived {
         assert!(data.len() <= if way == Way::Led { SLOT } else { INLINE });
         assert!(way != Way::One || !Self::all_wait_in(sequence));
         let arrived = Arrived {
@@ -379,7 +370,7 @@ impl Block {
         if self.members_bell().is_wanted() && self.all_have_come(sequence) {
             self.members_bell().ring();
         }
-        Said(arrived)
+        arrived
     }
 
     /// The meeting after which all entries are kept, when all members have come to `sequence`.
@@ -409,9 +400,7 @@ impl Block {
     pub(super) fn sleep_in(&self, sequence: u32, nap: Duration) {
         let flag = self.release_flag();
         if self.me == 0 {
-            self.leaders_bell().sleep(nap, || {
-                !is_over(sequence, flag.load(Ordering::SeqCst)) && !self.all_have_come(sequence)
-            });
+            self.leaders_bell().sleep(nap, || self.goes_on(sequence));
             return;
         }
         self.sleepers().fetch_add(1, Ordering::SeqCst);
@@ -439,7 +428,7 @@ impl Block {
                 let helped = help()?;
                 if let Some(nap) = nap {
                     stuck(member)?;
-                    let nap = if helped { nap.min(SHORT_NAP) } else { nap };
+                    let nap = nap_beside(helped, nap);
                     let still = || flag.load(Ordering::SeqCst) != sequence;
                     self.leaders_bell().sleep(nap, still);
                 }
@@ -466,34 +455,30 @@ impl Block {
                 let nap = patience.pause(limits)?;
                 let helped = help()?;
                 if let Some(nap) = nap {
-                    let nap = if helped { nap.min(SHORT_NAP) } else { nap };
-                    self.members_bell().sleep(nap, || {
-                        !is_over(sequence, release.load(Ordering::SeqCst))
-                            && !self.all_have_come(sequence)
-                    });
+                    let nap = nap_beside(helped, nap);
+                    self.members_bell().sleep(nap, || self.goes_on(sequence));
                 }
             }
         }
         Ok(())
     }
 
-    /// In a flat meeting to which all have come: whether all agree on what they call, and the leader
-    /// has not said anything else. If so, it is over, and what members contribute lasts until this
-    /// rank comes to the next meeting.
-    pub(super) fn agree(&self, sequence: u32, Said(mine): Said) -> bool {
-        // A length is no part of what they agree on.
-        let mine = Arrived { len: 0, ..mine };
-        let says = |member| {
+    /// In a meeting that is flat for this rank, and to which all have come: whether all agree with `mine`
+    /// on what they call, and the leader has not said anything else. If so, it is over, and what members
+    /// contribute lasts until this rank comes to the next meeting.
+    pub(super) fn agree(&self, sequence: u32, mine: Arrived) -> bool {
+        let agrees = |member| {
             let words = self.words(member, sequence);
             let words = words.map(|word| word.load(Ordering::Relaxed));
             let said = Arrived {
-                len: 0,
+                // No part of what they agree on.
+                len: mine.len,
                 ..bytemuck::cast(words)
             };
             said == mine
         };
         let others = |&member: &usize| member != self.me;
-        let same = mine.way == Way::Flat as u16 && (0..self.members).filter(others).all(says);
+        let same = (0..self.members).filter(others).all(agrees);
         // If any of that was written for a later meeting already, the release that has let members
         // go there is seen here.
         fence(Ordering::Acquire);
@@ -519,7 +504,7 @@ impl Block {
             let helped = help()?;
             if let Some(nap) = nap {
                 stuck(root)?;
-                let nap = if helped { nap.min(SHORT_NAP) } else { nap };
+                let nap = nap_beside(helped, nap);
                 self.watchers().fetch_add(1, Ordering::SeqCst);
                 // Sleeps only if the flag is still as seen.
                 sleep_on(flag, seen, nap);
@@ -531,13 +516,18 @@ impl Block {
     /// Whether `member` has been to meeting `sequence`, as far as its entry tells: one of the last
     /// [`ENTRIES`] that this rank has come to.
     pub(super) fn has_come(&self, member: usize, sequence: u32) -> bool {
-        self.entry_flag(member, sequence).load(Ordering::Acquire) == sequence
+        // SeqCst: of two who come last one finds the other, and who goes to sleep both.
+        self.entry_flag(member, sequence).load(Ordering::SeqCst) == sequence
     }
 
     fn all_have_come(&self, sequence: u32) -> bool {
-        // SeqCst: of two who come last one finds the other, and who goes to sleep both.
-        let come = |member| self.entry_flag(member, sequence).load(Ordering::SeqCst) == sequence;
-        (0..self.members).all(come)
+        self.absent(sequence).next().is_none()
+    }
+
+    /// Whether there is something to wait for in meeting `sequence`: a member, and no release.
+    fn goes_on(&self, sequence: u32) -> bool {
+        let released = self.release_flag().load(Ordering::SeqCst);
+        !is_over(sequence, released) && !self.all_have_come(sequence)
     }
 
     /// Members that have not arrived at meeting `sequence`.
@@ -649,7 +639,7 @@ impl Block {
             let nap = patience.pause(limits)?;
             let helped = help()?;
             if let Some(nap) = nap {
-                let nap = if helped { nap.min(SHORT_NAP) } else { nap };
+                let nap = nap_beside(helped, nap);
                 self.sleepers().fetch_add(1, Ordering::SeqCst);
                 // Sleeps only if the flag is still as seen.
                 sleep_on(flag, seen, nap);

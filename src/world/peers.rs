@@ -59,6 +59,11 @@ impl Nodes {
         self.my_place
     }
 
+    /// The place of `rank` among this node's ranks; None if it is on another node.
+    pub(crate) fn place_of(&self, rank: usize) -> Option<usize> {
+        self.mine().binary_search(&rank).ok()
+    }
+
     /// The node of `rank`.
     pub(crate) fn node_of(&self, rank: usize) -> usize {
         let has = |members: &Vec<usize>| members.binary_search(&rank).is_ok();

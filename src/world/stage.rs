@@ -10,15 +10,15 @@
 #![expect(unsafe_code, reason = "shared memory between processes")]
 
 use super::bells::Bell;
+use super::node::LINE;
 use super::segment::Segment;
 use super::{Call, Core, Memory, meet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::MemoryHandle;
-use crate::wait::{Limits, Patience};
+use crate::wait::{Limits, Patience, nap_beside};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 /// Bytes of a half: with those of another rank they fit into a second-level cache.
 const WINDOW: usize = 256 << 10;
@@ -26,10 +26,6 @@ const WINDOW: usize = 256 << 10;
 const SMALL_WINDOW: usize = 16 << 10;
 /// A rank's place begins with a page for the meetings.
 const PAGE: usize = 4096;
-/// What one rank writes is not beside what another one does.
-const LINE: usize = 64;
-/// Longest sleep while messages are under way.
-const SHORT_NAP: Duration = Duration::from_millis(1);
 
 /// Places of all ranks of this rank's node.
 ///
@@ -153,8 +149,9 @@ impl Stage {
     }
 
     /// Whether a member has come to this rank's meeting: it may be in the next one already.
-    fn has_come(&self, member: usize, meeting: u32, order: Ordering) -> bool {
-        let come = self.come(member).load(order);
+    fn has_come(&self, member: usize, meeting: u32) -> bool {
+        // SeqCst, as in `meet`: of two who come last one finds the other, and who goes to sleep both.
+        let come = self.come(member).load(Ordering::SeqCst);
         come.wrapping_sub(meeting).cast_signed() >= 0
     }
 
@@ -170,20 +167,17 @@ impl Stage {
     ) -> Result<()> {
         let mine = self.come(self.me);
         let meeting = mine.load(Ordering::Relaxed).wrapping_add(1);
-        // SeqCst, here and in `all`: of two who come last one finds the other, and who goes to sleep
-        // both.
         mine.store(meeting, Ordering::SeqCst);
-        let all =
-            || (0..self.members()).all(|member| self.has_come(member, meeting, Ordering::SeqCst));
+        let all = || self.absent().next().is_none();
         if self.bell().is_wanted() && all() {
             self.bell().ring();
         }
         for member in 0..self.members() {
-            while !self.has_come(member, meeting, Ordering::Acquire) {
+            while !self.has_come(member, meeting) {
                 let nap = patience.pause(limits)?;
                 let helped = help()?;
                 if let Some(nap) = nap {
-                    let nap = if helped { nap.min(SHORT_NAP) } else { nap };
+                    let nap = nap_beside(helped, nap);
                     self.bell().sleep(nap, || !all());
                 }
             }
@@ -194,8 +188,7 @@ impl Stage {
     /// Members that have not come to the meeting that this rank waits in.
     pub(super) fn absent(&self) -> impl Iterator<Item = usize> {
         let mine = self.come(self.me).load(Ordering::Relaxed);
-        let has_come = move |&member: &usize| self.has_come(member, mine, Ordering::Relaxed);
-        (0..self.members()).filter(move |member| !has_come(member))
+        (0..self.members()).filter(move |&member| !self.has_come(member, mine))
     }
 }
 

@@ -10,7 +10,7 @@ mod tree;
 
 pub use ragged::Ragged;
 
-use super::engine::{Combine, Deferred, Root};
+use super::engine::{Calls, Combine, Deferred, Root};
 use super::node::{RESULT, SLOT};
 use super::signature::{Call, Signature};
 use super::{Core, Request, Team};
@@ -402,9 +402,12 @@ impl Core {
         let concerned = self.concerned_with_team();
         let begun = self.engine.begin(signature)?;
         if self.turn.is_free() {
-            return self
-                .engine
-                .exchange_begun(begun, signature, mine, combine, read);
+            let call = Calls {
+                signature,
+                mine,
+                combine,
+            };
+            return self.engine.exchange_begun(begun, call, read);
         }
         // Another thread is between two meetings of one collective.
         drop((begun, concerned));

@@ -267,11 +267,6 @@ impl Row {
 }
 
 impl Core {
-    /// The place of `rank` among this node's ranks; None if it is on another node.
-    pub(super) fn place_of(&self, rank: usize) -> Option<usize> {
-        self.nodes.mine().binary_search(&rank).ok()
-    }
-
     /// All ranks' `mine` on the root.
     #[track_caller]
     pub(super) fn gather_parts(
@@ -289,7 +284,7 @@ impl Core {
         // Of all nodes, though only the root's uses it here.
         self.stage(signature, &mut First::Met)?;
         let part = self.next_part();
-        if self.place_of(root).is_none() {
+        if self.nodes.place_of(root).is_none() {
             self.send_part(root, part, mine)?.wait()?;
             return Ok(None);
         }
@@ -323,7 +318,7 @@ impl Core {
             return Ok(None);
         }
         for (rank, bytes) in all.iter_mut().enumerate() {
-            if self.place_of(rank).is_none() {
+            if self.nodes.place_of(rank).is_none() {
                 *bytes = self.receive_part(rank, part)?;
             }
         }
@@ -366,13 +361,13 @@ impl Core {
         }
         self.stage(signature, &mut First::Met)?;
         let part = self.next_part();
-        let Some(shower) = self.place_of(root) else {
+        let Some(shower) = self.nodes.place_of(root) else {
             return self.receive_part(root, part);
         };
         let shown = with_entries(&parts);
         let mut sends = Vec::new();
         for (rank, bytes) in parts.into_iter().enumerate() {
-            if self.place_of(rank).is_none() {
+            if self.nodes.place_of(rank).is_none() {
                 sends.push(self.send_part(rank, part, bytes)?);
             }
         }
@@ -509,7 +504,7 @@ impl Core {
     fn send_away(&self, part: u32, row: impl Fn(usize) -> Vec<u8>) -> Result<Vec<Request<'_, ()>>> {
         // Each rank begins with the one after it, so that not all send to the same one.
         let others = (1..self.size).map(|step| (self.rank + step) % self.size);
-        let away = others.filter(|&rank| self.place_of(rank).is_none());
+        let away = others.filter(|&rank| self.nodes.place_of(rank).is_none());
         away.map(|rank| self.send_part(rank, part, row(rank)))
             .collect()
     }
@@ -521,7 +516,7 @@ impl Core {
         mut take: impl FnMut(usize, Vec<u8>) -> Result<()>,
     ) -> Result<()> {
         let others = (1..self.size).map(|step| (self.rank + self.size - step) % self.size);
-        for rank in others.filter(|&rank| self.place_of(rank).is_none()) {
+        for rank in others.filter(|&rank| self.nodes.place_of(rank).is_none()) {
             take(rank, self.receive_part(rank, part)?)?;
         }
         Ok(())

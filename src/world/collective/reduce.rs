@@ -59,7 +59,7 @@ impl Team {
             return all.map_or(Ok(()), |all| vectors.take(0, bytemuck::cast_slice(&all)));
         }
         if size_of_val(values) <= SMALL && !op.is_function() {
-            return reduce_small(vectors, op, By::All, |mine, combine, take| {
+            return reduce_small(vectors, op, |mine, combine, take| {
                 core.meet_once(&signature, mine, combine, take)
             });
         }
@@ -80,8 +80,7 @@ impl Team {
         let values = vectors.values();
         let bytes = size_of_val(values);
         if bytes <= SMALL {
-            // Any rank may have another function.
-            return reduce_small(vectors, op, By::Leader, |mine, combine, take| {
+            return reduce_small(vectors, op, |mine, combine, take| {
                 core.engine.exchange(signature, mine, combine, take)
             });
         }
@@ -349,7 +348,6 @@ impl Team {
 fn reduce_small<T: Element>(
     mut vectors: Vectors<'_, T>,
     op: &impl Combine<T>,
-    by: By,
     exchange: impl FnOnce(
         &[u8],
         &engine::Combine<'_>,
@@ -359,6 +357,11 @@ fn reduce_small<T: Element>(
     let mine = Bytes::from_slice(bytemuck::cast_slice(vectors.values()));
     // Values that came from ranks are values.
     let combine = |a: &mut [u8], b: &[u8]| drop(combine_bytes::<T>(op, a, b));
+    // Any rank may have another function.
+    let by = match op.is_function() {
+        true => By::Leader,
+        false => By::All,
+    };
     let combine = engine::Combine::Reduce(&combine, by);
     exchange(&mine, &combine, &mut |all| vectors.take(0, all))?
 }

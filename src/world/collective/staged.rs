@@ -236,7 +236,7 @@ impl Core {
                 },
                 |range: Range<usize>, window: Window<'_>| {
                     for (k, &rank) in ranks.iter().enumerate() {
-                        if members.binary_search(&rank).is_ok() {
+                        if self.nodes.place_of(rank).is_some() {
                             continue;
                         }
                         let (start, end) = (starts[k], starts[k] + lens[k]);
@@ -274,7 +274,7 @@ impl Core {
         let here = root_node == self.nodes.my_node();
         let leads = self.nodes.my_place() == 0;
         // Its node's leader stands for a root on another node.
-        let shower = self.place_of(root).unwrap_or(0);
+        let shower = self.nodes.place_of(root).unwrap_or(0);
         self.staged(
             signature,
             first,

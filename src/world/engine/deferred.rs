@@ -7,6 +7,7 @@
 use super::{Down, Engine, LIMIT, Number, Trouble, Up, after, decode, tag};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ucx::{Pump, Tags};
+use crate::wait::nap_beside;
 use crate::world::node::{Block, Verdict, Way};
 use crate::world::signature::Signature;
 use crate::world::{Core, Pending};
@@ -111,7 +112,7 @@ impl Engine {
     fn sleep_in(&self, sequence: Option<u32>, helps: bool, nap: Duration) -> Result<()> {
         match (&self.block, sequence) {
             (Some(block), Some(sequence)) if self.nodes.count() == 1 => {
-                block.sleep_in(sequence, if helps { nap.min(NAP) } else { nap });
+                block.sleep_in(sequence, nap_beside(helps, nap));
                 Ok(())
             }
             // Members are told through memory, leaders by messages.

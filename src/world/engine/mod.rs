@@ -56,6 +56,12 @@ pub(crate) enum By {
     All,
 }
 
+/// Who knows how a meeting has ended, before the leader says so.
+enum Known {
+    ToAll,
+    ToLeader,
+}
+
 /// What is often a few bytes.
 pub(super) type Bytes = SmallVec<[u8; INLINE]>;
 
@@ -123,10 +129,10 @@ impl State {
 
 /// What a rank calls, and gives.
 #[derive(Clone, Copy)]
-struct Calls<'a> {
-    signature: &'a Signature,
-    mine: &'a [u8],
-    combine: &'a Combine<'a>,
+pub(super) struct Calls<'a> {
+    pub(super) signature: &'a Signature,
+    pub(super) mine: &'a [u8],
+    pub(super) combine: &'a Combine<'a>,
 }
 
 /// The number of a meeting, and that of the last one before it that this rank has waited in.
@@ -280,26 +286,31 @@ impl Engine {
         combine: &Combine<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        let state = self.begin(signature)?;
-        self.exchange_begun(state, signature, mine, combine, read)
+        let call = Calls {
+            signature,
+            mine,
+            combine,
+        };
+        self.exchange_begun(self.begin(signature)?, call, read)
     }
 
     /// [`Engine::exchange`] that has [begun](Engine::begin).
     pub(super) fn exchange_begun<R>(
         &self,
         mut state: MutexGuard<'_, State>,
-        signature: &Signature,
-        mine: &[u8],
-        combine: &Combine<'_>,
+        call: Calls<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
         if let Some(races) = &self.races {
             // A meeting of its own, in which all hear what all have done before.
-            let (clock, all) = (races.tell_bytes(), Combine::Concat);
-            let hear = |clocks: &[u8]| races.hear_bytes(clocks);
-            self.meet(&mut state, signature, &clock, &all, hear)?;
+            let clocks = Calls {
+                mine: &races.tell_bytes(),
+                combine: &Combine::Concat,
+                ..call
+            };
+            self.meet(&mut state, clocks, |clocks| races.hear_bytes(clocks))?;
         }
-        self.meet(&mut state, signature, mine, combine, read)
+        self.meet(&mut state, call, read)
     }
 
     /// Before any meeting. No other thread of this rank is in one until what is returned is dropped.
@@ -327,18 +338,12 @@ impl Engine {
     fn meet<R>(
         &self,
         state: &mut State,
-        signature: &Signature,
-        mine: &[u8],
-        combine: &Combine<'_>,
+        call: Calls<'_>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
+        let signature = call.signature;
         let (number, block) = (state.next(), self.block.as_deref());
         let what = || format!("in {signature}{}", signature.place());
-        let call = Calls {
-            signature,
-            mine,
-            combine,
-        };
         let meeting = || match block {
             Some(block) if self.nodes.my_place() != 0 => self.follow(block, number, call, read),
             block => self.lead(block, number, call, read),
@@ -430,13 +435,11 @@ impl Engine {
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
         let sequence = number.this;
-        let flat = block.is_some_and(|block| self.is_flat(block, sequence, call));
-        let mut known = false;
-        let combined = self.lead_until_release(block, number, call, flat, &mut known);
+        let combined = self.lead_until_release(block, number, call);
         if let Some(block) = block {
             match &combined {
-                Ok(_) if known => {}
-                Ok(data) => block.release(sequence, Verdict::Good, data),
+                Ok((_, Known::ToAll)) => {}
+                Ok((data, Known::ToLeader)) => block.release(sequence, Verdict::Good, data),
                 // A member that did not come may still be reading the last result, and finds out
                 // by itself; unless it waits for a release.
                 Err(error)
@@ -445,7 +448,7 @@ impl Engine {
                 Err(error) => release_with(block, sequence, error),
             }
         }
-        combined.map(|data| read(&data))
+        combined.map(|(data, _)| read(&data))
     }
 
     fn lead_until_release(
@@ -453,17 +456,17 @@ impl Engine {
         block: Option<&Block>,
         number: Number,
         call: Calls<'_>,
-        flat: bool,
-        known: &mut bool,
-    ) -> Result<Bytes> {
+    ) -> Result<(Bytes, Known)> {
         let (sequence, signature) = (number.this, call.signature);
         // Other nodes are waited for since then.
         let began = (self.nodes.count() > 1).then(Instant::now);
         let mut trouble = None;
         if let Some(block) = block {
+            // Else this rank agrees with nobody, so that all wait for what it has yet to tell.
+            let settled = self.settled.are_until(number.told);
+            let flat = settled && self.is_flat(block, sequence, call);
             let (way, mine) = match flat {
-                true if self.settled.are_until(number.told) => (Way::Flat, call.mine),
-                true => (Way::FlatButReleases, call.mine),
+                true => (Way::Flat, call.mine),
                 // My own flag, for members that look for who is absent.
                 false => (Way::Led, &[][..]),
             };
@@ -478,10 +481,8 @@ impl Engine {
             );
             trouble = match come.map_err(|error| self.explain(error, block, sequence, signature)) {
                 Ok(()) if flat && block.agree(sequence, said) => {
-                    // All see that.
-                    *known = true;
                     self.settled.now_until(sequence);
-                    None
+                    return Ok((self.combine_node(Some(block), sequence, call), Known::ToAll));
                 }
                 Ok(()) => {
                     let text = self.disagreement(block, number, signature);
@@ -499,11 +500,11 @@ impl Engine {
             Some(_) => Bytes::new(),
         };
         let Some(began) = began else {
-            return trouble.map_or(Ok(data), |trouble| Err(trouble.error()));
+            return trouble.map_or(Ok((data, Known::ToLeader)), |trouble| Err(trouble.error()));
         };
         let (data, combine) = (data.into_vec(), call.combine);
         self.through_tree(sequence, signature, (began, trouble), data, combine)
-            .map(Bytes::from_vec)
+            .map(|data| (Bytes::from_vec(data), Known::ToLeader))
     }
 
     /// Levels of the tree of nodes below its root.
@@ -542,7 +543,7 @@ impl Engine {
                 members.for_each(|member| data.extend_from_slice(contribution(member)))
             }
             Combine::Root(root) => {
-                if let Ok(root) = self.nodes.mine().binary_search(&root.rank) {
+                if let Some(root) = self.nodes.place_of(root.rank) {
                     data.extend_from_slice(contribution(root));
                 }
             }

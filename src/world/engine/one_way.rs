@@ -50,7 +50,7 @@ impl Engine {
         read: impl FnOnce(&[u8]) -> R,
     ) -> Option<Result<R>> {
         let block = self.block_of_all().filter(|_| len <= INLINE)?;
-        let root = self.nodes.mine().binary_search(&root).ok()?;
+        let root = self.nodes.place_of(root)?;
         let mut state = match self.begin(signature) {
             Ok(state) => state,
             Err(error) => return Some(Err(error)),
@@ -156,11 +156,10 @@ impl Engine {
         number: Number,
         mine: &Signature,
     ) -> Option<String> {
-        let Settled { until, found } = &self.settled;
         if !self.settled.are_until(number.told) && self.all_have_heard(block, number.told) {
             self.settled.now_until(number.told);
         }
-        let settled = until.load(Ordering::Relaxed);
+        let settled = self.settled.until.load(Ordering::Relaxed);
         let same = |member| {
             block.history(member, number.this) == number.history.short()
                 && block.signature(member, number.this) == Some(*mine)
@@ -171,7 +170,7 @@ impl Engine {
                 let mut members = 1..block.members();
                 let text = members.find_map(|member| self.differs(block, meeting, member));
                 if text.is_some() {
-                    found.store(meeting, Ordering::Relaxed);
+                    self.settled.found.store(meeting, Ordering::Relaxed);
                     return text;
                 }
             }

@@ -466,7 +466,7 @@ impl<'a> Outgoing<&'a [u8]> {
         waits: bool,
     ) -> Option<(Header, Self)> {
         let len = content.len();
-        let same_node = core.nodes.mine().binary_search(&to).is_ok();
+        let same_node = core.nodes.place_of(to).is_some();
         if len < LARGE || !same_node || to == core.rank || (len / CHUNK) as u64 > MOST_CHUNKS {
             return None;
         }
